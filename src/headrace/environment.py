@@ -25,6 +25,7 @@ from headrace.api.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headrace.api.execution_config import ExecutionConfig
 from headrace.api.functions import callable_of
 from headrace.api.sources import CollectionSource, DataGenSource, SequenceSource, Source, check_rate
+from headrace.api.specs import SourceSpec
 from headrace.api.state_backends import StateBackend
 from headrace.api.stream import (
     DataStream,
@@ -50,7 +51,7 @@ from headrace.driver.session import get_session
 from headrace.driver.shipping import add_archive, add_file, install_requirements
 from headrace.driver.snapshots import named_manifest, saved_operators
 from headrace.errors import ConfigError, GraphError, HeadraceError, InvalidArgument
-from headrace.graph.job_graph import JobGraph, NodeInput, OperatorSpec, Pipeline, build_job_graph
+from headrace.graph.job_graph import JobGraph, NodeInput, Pipeline, build_job_graph
 from headrace.graph.levels import Layout, as_json, describe, lay_out
 from headrace.graph.plan import JobPlan, Settings, ShippedArchive, graph_html, make_plan
 from headrace.ids import JobId, new_job_id
@@ -282,12 +283,13 @@ class StreamExecutionEnvironment:
         end of the data. The type is the source's own; a `type_info` must be equal to it.
         """
         check_rate(rate)
-        options: dict[str, Any] = {"rate": rate}
-        if watermark_strategy is not None:
-            options["watermarks"] = check_strategy(watermark_strategy, source.type, "from_source()")
+        strategy = watermark_strategy
+        if strategy is not None:
+            strategy = check_strategy(strategy, source.type, "from_source()")
         if type_info is not None and as_type(type_info) != source.type:
             raise InvalidArgument(f"from_source(): the source has the type {source.type}, not {as_type(type_info)}")
-        node = self._pipeline.add(source_name, OperatorSpec("source", source, options), [], source.type, call_site())
+        spec = SourceSpec(function=source, rate=rate, watermarks=strategy)
+        node = self._pipeline.add(source_name, spec, [], source.type, call_site())
         node.single = source.single
         return DataStream(self._pipeline, self, [NodeInput(node.id, None, None, 0)], node.type, node)
 
@@ -298,7 +300,7 @@ class StreamExecutionEnvironment:
         for method in ("run", "cancel"):
             if not callable(getattr(source_func, method, None)):
                 raise InvalidArgument(f"add_source() needs an object with run(ctx) and cancel(), got {source_func!r}")
-        node = self._pipeline.add(source_name, OperatorSpec("source", source_func), [], as_type(type_info), call_site())
+        node = self._pipeline.add(source_name, SourceSpec(function=source_func), [], as_type(type_info), call_site())
         node.parallelism = 1
         return DataStream(self._pipeline, self, [NodeInput(node.id, None, None, 0)], node.type, node)
 

@@ -185,7 +185,7 @@ class IntervalJoin(Generic[S]):
     def __init__(self, left: Any, right: Any) -> None:
         self._left, self._right = left, right
         self._bounds: tuple[int, int] | None = None
-        self._late: list[OutputTag | None] = [None, None]
+        self._late: tuple[OutputTag | None, OutputTag | None] = (None, None)
 
     def between(self, lower_bound: Duration, upper_bound: Duration) -> Self:
         """Join where right's timestamp is from left's + lower to left's + upper, both included."""
@@ -207,19 +207,19 @@ class IntervalJoin(Generic[S]):
 
     def side_output_left_late_data(self, output_tag: OutputTag) -> Self:
         """Send records of the first stream that are behind the watermark to a side output, in place of dropping them."""
-        self._late[0] = output_tag
+        self._late = (output_tag, self._late[1])
         return self
 
     def side_output_right_late_data(self, output_tag: OutputTag) -> Self:
         """The same for the second stream."""
-        self._late[1] = output_tag
+        self._late = (self._late[0], output_tag)
         return self
 
     def process(self, process_join_function: Any, output_type: object = None) -> S:
         """Call a ProcessJoinFunction with each pair."""
         callable_of(process_join_function, "process_element", "interval_join()")
         joined: S = self._left.connect(self._right)._interval_join(
-            process_join_function, self._checked(), tuple(self._late), output_type
+            process_join_function, self._checked(), self._late, output_type
         )
         return joined
 

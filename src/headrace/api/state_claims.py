@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from headrace.api.sink import sink_kind
 from headrace.api.sources import Source
+from headrace.api.specs import AsyncSpec, SinkSpec, SourceSpec
 from headrace.checkpoint.assignment import ASYNC_CALLS, SPLITS, TakenState, prepared_by
 from headrace.graph.job_graph import OperatorSpec
 
-__all__ = ["is_keyed", "taken_state"]
-
-
-def is_keyed(spec: OperatorSpec) -> bool:
-    """Return True if an input of the operator is a keyed stream."""
-    return any(key is not None for key in spec.keys)
+__all__ = ["taken_state"]
 
 
 def taken_state(spec: OperatorSpec) -> TakenState:
     """Return the state that an operator takes at a restore, beside what its function declares."""
     own = None
-    if spec.kind == "sink_to":
+    if isinstance(spec, SinkSpec):
         own = prepared_by(sink_kind(spec.function))
-    elif spec.kind == "async":
+    elif isinstance(spec, AsyncSpec):
         own = ASYNC_CALLS
-    elif spec.kind == "source" and isinstance(spec.function, Source):
+    elif isinstance(spec, SourceSpec) and isinstance(spec.function, Source):
         own = SPLITS
-    return TakenState(is_keyed(spec), own)
+    return TakenState(spec.keyed, own)

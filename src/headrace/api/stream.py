@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -21,11 +22,35 @@ from headrace.api.execution_config import ExecutionConfig
 from headrace.api.functions import KeySelector, OutputTag, callable_of
 from headrace.api.joins import CoGroupedStreams, IntervalJoin, JoinedStreams
 from headrace.api.sink import Sink, check_sink
+from headrace.api.specs import (
+    AggregateSpec,
+    Aggregation,
+    AsyncSpec,
+    BroadcastProcessSpec,
+    CoFlatMapSpec,
+    CollectSpec,
+    CoMapSpec,
+    CoProcessSpec,
+    FilterSpec,
+    FlatMapSpec,
+    FunctionSinkSpec,
+    IntervalJoinSpec,
+    KeyedBatchesSpec,
+    KeyedCoProcessSpec,
+    KeyedProcessSpec,
+    MapBatchesSpec,
+    MapSpec,
+    PrintSpec,
+    ProcessSpec,
+    ReduceSpec,
+    SinkSpec,
+    TimestampsSpec,
+)
 from headrace.api.watermarks import WatermarkStrategy
 from headrace.api.windowed_stream import AllWindowedStream, WindowedStream
 from headrace.api.windows import CountEvictor, CountTrigger, GlobalWindows, PurgingTrigger, WindowAssigner
 from headrace.errors import GraphError, InvalidArgument
-from headrace.graph.job_graph import KeySpec, Node, NodeInput, OperatorKind, OperatorSpec, Partitioning, Pipeline
+from headrace.graph.job_graph import KeySpec, Node, NodeInput, OperatorSpec, Partitioning, Pipeline
 from headrace.records.types import PICKLED, TypeInformation, as_type, check_storable, field_of
 
 __all__ = ["BroadcastStream", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream"]
@@ -214,17 +239,17 @@ class DataStream(_OperatorSettings):
     def map(self, func: Any, output_type: object = None) -> DataStream:
         """One record in, one out: a callable or a MapFunction."""
         callable_of(func, "map", "map()")
-        return self._then("Map", OperatorSpec("map", func, keys=self._keys), output_type)
+        return self._then("Map", MapSpec(function=func, keys=self._keys), output_type)
 
     def flat_map(self, func: Any, output_type: object = None) -> DataStream:
         """One record in, any number out: a callable that returns an iterable (or yields), or a FlatMapFunction."""
         callable_of(func, "flat_map", "flat_map()")
-        return self._then("Flat Map", OperatorSpec("flat_map", func, keys=self._keys), output_type)
+        return self._then("Flat Map", FlatMapSpec(function=func, keys=self._keys), output_type)
 
     def filter(self, func: Any) -> DataStream:
         """Keep the records for which the callable or FilterFunction is true."""
         callable_of(func, "filter", "filter()")
-        return self._then("Filter", OperatorSpec("filter", func, keys=self._keys), self._type)
+        return self._then("Filter", FilterSpec(function=func, keys=self._keys), self._type)
 
     def map_batches(self, func: Callable[[Any], Any], output_type: object = None) -> DataStream:
         """Vectorised: `pyarrow.RecordBatch` in, `pyarrow.RecordBatch` (or an iterable of them, or None) out.
@@ -233,7 +258,7 @@ class DataStream(_OperatorSettings):
         """
         self._check_typed("map_batches()")
         callable_of(func, "map_batches", "map_batches()")
-        return self._then("Map Batches", OperatorSpec("map_batches", func), output_type or self._type)
+        return self._then("Map Batches", MapBatchesSpec(function=func), output_type or self._type)
 
     def _check_typed(self, what: str) -> None:
         if not self._type.is_typed:
@@ -275,8 +300,8 @@ class DataStream(_OperatorSettings):
             raise InvalidArgument(f"{where}: calls that are made again need a timeout, got {timeout!r}")
         if retry.get_retry_predicate() is None:
             raise InvalidArgument(f"{where}: get_retry_predicate() of {type(retry).__name__} gave None")
-        options = {"timeout": limit, "capacity": capacity, "ordered": ordered, "retry": retry}
-        return self._then("Async Map", OperatorSpec("async", function, options), output_type)
+        spec = AsyncSpec(function=function, timeout=limit, capacity=capacity, ordered=ordered, retry=retry)
+        return self._then("Async Map", spec, output_type)
 
     def project(self, *field_indexes: int) -> DataStream:
         """Some fields of a stream of tuples, in this order."""
@@ -288,22 +313,22 @@ class DataStream(_OperatorSettings):
         types = self._type.get_field_types()
         schema = pa.schema([field_of(types[p], f"f{i}") for i, p in enumerate(positions)])
         take = itemgetter(*positions) if len(positions) > 1 else lambda record: (record[positions[0]],)
-        return self._then("Projection", OperatorSpec("map", take), TypeInformation("tuple", schema))
+        return self._then("Projection", MapSpec(function=take), TypeInformation("tuple", schema))
 
     def process(self, func: Any, output_type: object = None) -> DataStream:
         """The general function: a ProcessFunction."""
         callable_of(func, "process_element", "process()")
-        return self._then("Process", OperatorSpec("process", func), output_type)
+        return self._then("Process", ProcessSpec(function=func), output_type)
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
         """Give the records their event timestamps, and make watermarks from here on."""
-        options = {"watermarks": check_strategy(watermark_strategy, self._type, "assign_timestamps_and_watermarks()")}
+        strategy = check_strategy(watermark_strategy, self._type, "assign_timestamps_and_watermarks()")
         if watermark_strategy.alignment is not None:
             raise InvalidArgument(
                 f"assign_timestamps_and_watermarks() at {call_site()}: only sources can pause, so give a strategy with an "
                 "alignment to from_source(...)"
             )
-        return self._then("Timestamps/Watermarks", OperatorSpec("timestamps", options=options), self._type)
+        return self._then("Timestamps/Watermarks", TimestampsSpec(watermarks=strategy), self._type)
 
     # --- partitioning -----------------------------------------------------------------------------------------------
 
@@ -400,7 +425,7 @@ class DataStream(_OperatorSettings):
         if isinstance(sink_func, Sink):
             return self.sink_to(sink_func)
         callable_of(sink_func, "invoke", "add_sink()")
-        return DataStreamSink(self._add("Sink", OperatorSpec("sink", sink_func), PICKLED))
+        return DataStreamSink(self._add("Sink", FunctionSinkSpec(function=sink_func), PICKLED))
 
     def sink_to(self, sink: Sink[Any]) -> DataStreamSink:
         """Write the records with a two-phase sink: what it writes is visible exactly once.
@@ -409,7 +434,7 @@ class DataStream(_OperatorSettings):
         """
         check_sink(sink)
         sink.check(self.get_type())
-        return DataStreamSink(self._add("Sink", OperatorSpec("sink_to", sink, {"type": self.get_type()}), PICKLED))
+        return DataStreamSink(self._add("Sink", SinkSpec(function=sink, input_type=self.get_type()), PICKLED))
 
     def foreach_epoch(self, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Call `function(df, commit_number)` with each completed checkpoint's records as a Spark DataFrame.
@@ -423,8 +448,8 @@ class DataStream(_OperatorSettings):
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Print every record on the driver, with `n>` in front when there is more than one subtask."""
-        options = {"identifier": sink_identifier, "text": self._executor._record_text()}
-        return DataStreamSink(self._add("Print", OperatorSpec("print", None, options), PICKLED))
+        spec = PrintSpec(identifier=sink_identifier, text=self._executor._record_text())
+        return DataStreamSink(self._add("Print", spec, PICKLED))
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> Any:
         """Run the program and iterate over this stream's records; with a limit, a list of the first ones.
@@ -439,7 +464,7 @@ class DataStream(_OperatorSettings):
 
     def _collect_into(self, channel: str) -> DataStreamSink:
         """Send the records to the driver under a name; `execute_and_collect` and the test kit read them there."""
-        node = self._add("Collect", OperatorSpec("collect", None, {"channel": channel}), PICKLED)
+        node = self._add("Collect", CollectSpec(channel=channel), PICKLED)
         self._beside(node)
         return DataStreamSink(node)
 
@@ -486,7 +511,7 @@ class KeyedStream(DataStream):
     def process(self, func: Any, output_type: object = None) -> DataStream:
         """The general keyed function: a KeyedProcessFunction."""
         callable_of(func, "process_element", "process()")
-        return self._then("Keyed Process", OperatorSpec("keyed_process", func, keys=self._keys), output_type)
+        return self._then("Keyed Process", KeyedProcessSpec(function=func, keys=self._keys), output_type)
 
     def process_batches(self, func: Any, output_type: object = None) -> DataStream:
         """Vectorised: a KeyedBatchFunction gets whole batches, and state with one value for each distinct key.
@@ -495,7 +520,7 @@ class KeyedStream(DataStream):
         """
         self._check_typed("process_batches()")
         callable_of(func, "process_batch", "process_batches()")
-        operator = OperatorSpec("keyed_batches", func, keys=self._keys)
+        operator = KeyedBatchesSpec(function=func, keys=self._keys)
         return self._then("Keyed Batches", operator, output_type or self._type)
 
     def _before_key(self) -> DataStream:
@@ -528,41 +553,41 @@ class KeyedStream(DataStream):
     def reduce(self, func: Any) -> DataStream:
         """The running combination of all records of a key: one result for each record."""
         callable_of(func, "reduce", "reduce()")
-        return self._then("Reduce", OperatorSpec("reduce", func, keys=self._keys), self._type)
+        return self._then("Reduce", ReduceSpec(function=func, keys=self._keys), self._type)
 
     def sum(self, position_to_sum: int | str = 0, emit: str = "record") -> DataStream:
         """The running sum of a field for each key; the other fields are those of the key's first record."""
-        return self._aggregate("sum", position_to_sum, emit)
+        return self._aggregate(Aggregation.SUM, position_to_sum, emit)
 
     def min(self, position_to_min: int | str = 0, emit: str = "record") -> DataStream:
         """The running minimum of a field for each key; the other fields are those of the key's first record."""
-        return self._aggregate("min", position_to_min, emit)
+        return self._aggregate(Aggregation.MIN, position_to_min, emit)
 
     def max(self, position_to_max: int | str = 0, emit: str = "record") -> DataStream:
         """The running maximum of a field for each key; the other fields are those of the key's first record."""
-        return self._aggregate("max", position_to_max, emit)
+        return self._aggregate(Aggregation.MAX, position_to_max, emit)
 
     def min_by(self, position_to_min_by: int | str = 0) -> DataStream:
         """The record of each key with the least value of a field so far; the first of equal ones."""
-        return self._aggregate("min_by", position_to_min_by, "record")
+        return self._aggregate(Aggregation.MIN_BY, position_to_min_by, "record")
 
     def max_by(self, position_to_max_by: int | str = 0) -> DataStream:
         """The record of each key with the greatest value of a field so far; the first of equal ones."""
-        return self._aggregate("max_by", position_to_max_by, "record")
+        return self._aggregate(Aggregation.MAX_BY, position_to_max_by, "record")
 
     def count(self, emit: str = "record") -> DataStream:
         """The running number of records of each key, as (key, count)."""
-        return self._aggregate("count", None, emit, _count_type(self._key))
+        return self._aggregate(Aggregation.COUNT, None, emit, _count_type(self._key))
 
     def _aggregate(
-        self, how: str, position: int | str | None, emit: str, output_type: TypeInformation | None = None
+        self, how: Aggregation, position: int | str | None, emit: str, output_type: TypeInformation | None = None
     ) -> DataStream:
         if emit not in ("record", "batch"):
             raise InvalidArgument(
                 f"emit must be 'record' (one result for each record) or 'batch' (one for each key and batch), got {emit!r}"
             )
         index = None if position is None else _field_index(self._type, position, f"{how}()")
-        operator = OperatorSpec("aggregate", None, {"how": how, "position": index, "emit": emit}, self._keys)
+        operator = AggregateSpec(how=how, position=index, each_record=emit == "record", keys=self._keys)
         return self._then(how.replace("_", " ").title(), operator, output_type or self._type)
 
 
@@ -590,24 +615,34 @@ class ConnectedStreams:
 
     def map(self, func: Any, output_type: object = None) -> DataStream:
         """A CoMapFunction: `map1` and `map2`."""
-        return self._then("Co-Map", "co_map", func, ("map1", "map2"), output_type)
+        return self._then("Co-Map", CoMapSpec, func, ("map1", "map2"), output_type)
 
     def flat_map(self, func: Any, output_type: object = None) -> DataStream:
         """A CoFlatMapFunction: `flat_map1` and `flat_map2`."""
-        return self._then("Co-Flat Map", "co_flat_map", func, ("flat_map1", "flat_map2"), output_type)
+        return self._then("Co-Flat Map", CoFlatMapSpec, func, ("flat_map1", "flat_map2"), output_type)
 
     def process(self, func: Any, output_type: object = None) -> DataStream:
         """A CoProcessFunction, or a (Keyed)BroadcastProcessFunction if one side is a broadcast stream."""
         if self._descriptors:
             methods = ("process_element", "process_broadcast_element")
-            return self._then("Co-Process-Broadcast", "broadcast_process", func, methods, output_type)
-        kind: OperatorKind = "keyed_co_process" if self._keys()[0] is not None else "co_process"
-        return self._then("Co-Process", kind, func, ("process_element1", "process_element2"), output_type)
+            return self._then(
+                "Co-Process-Broadcast",
+                partial(BroadcastProcessSpec, descriptors=self._descriptors),
+                func,
+                methods,
+                output_type,
+            )
+        spec = KeyedCoProcessSpec if self._keys()[0] is not None else CoProcessSpec
+        return self._then("Co-Process", spec, func, ("process_element1", "process_element2"), output_type)
 
     def _interval_join(
-        self, func: Any, bounds: tuple[int, int], late_tags: tuple[OutputTag | None, ...], output_type: object
+        self,
+        func: Any,
+        bounds: tuple[int, int],
+        late_tags: tuple[OutputTag | None, OutputTag | None],
+        output_type: object,
     ) -> DataStream:
-        operator = OperatorSpec("interval_join", func, {"bounds": bounds, "late_tags": late_tags}, self._keys())
+        operator = IntervalJoinSpec(function=func, bounds=bounds, late_tags=late_tags, keys=self._keys())
         return self._of_both()._then("Interval Join", operator, output_type)
 
     def _keys(self) -> tuple[KeySpec | None, KeySpec | None]:
@@ -619,13 +654,12 @@ class ConnectedStreams:
         return first, second
 
     def _then(
-        self, name: str, kind: OperatorKind, func: Any, methods: tuple[str, str], output_type: object
+        self, name: str, spec: Callable[..., OperatorSpec], func: Any, methods: tuple[str, str], output_type: object
     ) -> DataStream:
         missing = [m for m in methods if not callable(getattr(func, m, None))]
         if missing:
             raise InvalidArgument(f"{name} needs an object with {methods[0]}(...) and {methods[1]}(...), got {func!r}")
-        operator = OperatorSpec(kind, func, {"broadcast": list(self._descriptors)}, self._keys())
-        return self._of_both()._then(name, operator, output_type)
+        return self._of_both()._then(name, spec(function=func, keys=self._keys()), output_type)
 
     def _of_both(self) -> DataStream:
         inlets = [

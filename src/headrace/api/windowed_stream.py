@@ -9,6 +9,14 @@ import pyarrow as pa
 
 from headrace.api.durations import milliseconds_of
 from headrace.api.functions import AggregateFunction, callable_of
+from headrace.api.specs import (
+    AggregatedContents,
+    Aggregation,
+    ReducedContents,
+    WindowColumnsSpec,
+    WindowComputation,
+    WindowSpec,
+)
 from headrace.api.windows import (
     Duration,
     EventTimeTrigger,
@@ -110,7 +118,7 @@ class WindowedStream(Generic[S]):
         """Combine the records of a window, two at a time; the result, or what the window function makes of it."""
         reduce = callable_of(reduce_function, "reduce", "reduce()")
         type = self._stream.get_type()
-        return self._then(window_function, ("reduce", reduce, type), output_type if window_function else type)
+        return self._then(window_function, ReducedContents(reduce, type), output_type if window_function else type)
 
     def aggregate(
         self,
@@ -120,7 +128,9 @@ class WindowedStream(Generic[S]):
         output_type: object = None,
     ) -> S:
         """Fold the records of a window into an accumulator (AggregateFunction)."""
-        return self._then(window_function, ("aggregate", aggregate_function, as_type(accumulator_type)), output_type)
+        return self._then(
+            window_function, AggregatedContents(aggregate_function, as_type(accumulator_type)), output_type
+        )
 
     def apply(self, window_function: Any, output_type: object = None) -> S:
         """Compute a window from all of its records: a WindowFunction."""
@@ -143,31 +153,31 @@ class WindowedStream(Generic[S]):
                 "output_type='word string, n bigint'"
             )
         callable_of(function, "map_batches", "map_batches()")
-        return self._then(function, None, output_type or type, "map_batches")
+        return self._then(function, None, output_type or type, WindowComputation.MAP_BATCHES)
 
     # --- built-in aggregations --------------------------------------------------------------------------------------
 
     def sum(self, field: int | str) -> S:
         """The sum of a field for each window: (key, window_start, window_end, value), as of all built-in aggregations."""
-        return self._built_in("sum", field)
+        return self._built_in(Aggregation.SUM, field)
 
     def min(self, field: int | str) -> S:
         """The least value of a field."""
-        return self._built_in("min", field)
+        return self._built_in(Aggregation.MIN, field)
 
     def max(self, field: int | str) -> S:
         """The greatest value of a field."""
-        return self._built_in("max", field)
+        return self._built_in(Aggregation.MAX, field)
 
     def mean(self, field: int | str) -> S:
         """The mean of a field."""
-        return self._built_in("mean", field)
+        return self._built_in(Aggregation.MEAN, field)
 
     def count(self) -> S:
         """The number of records."""
-        return self._built_in("count", None)
+        return self._built_in(Aggregation.COUNT, None)
 
-    def _built_in(self, how: str, field: int | str | None) -> S:
+    def _built_in(self, how: Aggregation, field: int | str | None) -> S:
         if self._assigner.window_type is not TimeWindow:
             raise GraphError(
                 f"{how}() gives the bounds of windows, which {type(self._assigner).__name__} have not: use aggregate()"
@@ -181,25 +191,26 @@ class WindowedStream(Generic[S]):
         assert isinstance(self._assigner, TumblingEventTimeWindows | SlidingEventTimeWindows)
         schema = stream.get_type().schema
         assert schema is not None
-        options = {
-            "panes": self._assigner.spec,
-            "how": how,
-            "position": position,
-            "floating": position is not None and pa.types.is_floating(schema.field(position).type),
-            "lateness": self._lateness,
-            "late_tag": self._late_tag,
-        }
-        return stream._then(name, OperatorSpec("window_columns", None, options, stream._keys), output)
+        spec = WindowColumnsSpec(
+            panes=self._assigner.spec,
+            how=how,
+            position=position,
+            floating=position is not None and pa.types.is_floating(schema.field(position).type),
+            lateness=self._lateness,
+            late_tag=self._late_tag,
+            keys=stream._keys,
+        )
+        return stream._then(name, spec, output)
 
-    def _result_type(self, how: str, position: int | None) -> TypeInformation | None:
+    def _result_type(self, how: Aggregation, position: int | None) -> TypeInformation | None:
         """The type of results; None if the stream is untyped."""
         schema, key = self._stream.get_type().schema, self._stream._keys[0]
         if schema is None or not key.type.is_typed or len(key.columns) != 1 or not key.single:
             return None
         of_value = pa.int64() if position is None else schema.field(position).type
-        if how == "mean":
+        if how is Aggregation.MEAN:
             of_value = pa.float64()
-        elif how == "sum" and pa.types.is_integer(of_value):
+        elif how is Aggregation.SUM and pa.types.is_integer(of_value):
             of_value = pa.int64()
         fields = [(schema.field(key.columns[0]).name, key.type.arrow_type), ("window_start", pa.int64())]
         return as_type(pa.schema([*fields, ("window_end", pa.int64()), (how, of_value)]))
@@ -219,29 +230,33 @@ class WindowedStream(Generic[S]):
             and bool(pa.types.is_integer(plain) or pa.types.is_string(plain) or pa.types.is_binary(plain))
         )
 
-    def _then(self, function: Any, fold: tuple[str, Any, Any] | None, output_type: object, how: str | None = None) -> S:
-        if how is None:
-            how = (
-                "value" if function is None else "process" if callable(getattr(function, "process", None)) else "apply"
-            )
-        if how == "apply":
+    def _then(
+        self,
+        function: Any,
+        contents: ReducedContents | AggregatedContents | None,
+        output_type: object,
+        computation: WindowComputation | None = None,
+    ) -> S:
+        computation = computation or _computation_of(function)
+        if computation is WindowComputation.APPLY:
             callable_of(function, "apply", "apply()")
-        if fold is not None and self._evictor is not None:
+        if contents is not None and self._evictor is not None:
             raise GraphError(
                 "an evictor needs all records of a window: use apply() or process(), not reduce() or aggregate()"
             )
-        options = {
-            "assigner": self._assigner,
-            "trigger": self._trigger,
-            "evictor": self._evictor,
-            "lateness": self._lateness,
-            "late_tag": self._late_tag,
-            "fold": fold,
-            "how": how,
-            "all": self._of_all,
-            "type": self._stream.get_type(),
-        }
-        spec = OperatorSpec("window", function, options, self._stream._keys)
+        spec = WindowSpec(
+            function=function,
+            assigner=self._assigner,
+            trigger=self._trigger,
+            evictor=self._evictor,
+            lateness=self._lateness,
+            late_tag=self._late_tag,
+            contents=contents,
+            computation=computation,
+            of_all=self._of_all,
+            input_type=self._stream.get_type(),
+            keys=self._stream._keys,
+        )
         return self._stream._then(type(self._assigner).__name__, spec, output_type)
 
 
@@ -257,8 +272,20 @@ class AllWindowedStream(WindowedStream[S]):
         made.__dict__ |= vars(windows)
         return made
 
-    def _then(self, function: Any, fold: tuple[str, Any, Any] | None, output_type: object, how: str | None = None) -> S:
-        return super()._then(function, fold, output_type, how).force_non_parallel()
+    def _then(
+        self,
+        function: Any,
+        contents: ReducedContents | AggregatedContents | None,
+        output_type: object,
+        computation: WindowComputation | None = None,
+    ) -> S:
+        return super()._then(function, contents, output_type, computation).force_non_parallel()
+
+
+def _computation_of(function: Any) -> WindowComputation:
+    if function is None:
+        return WindowComputation.CONTENTS
+    return WindowComputation.PROCESS if callable(getattr(function, "process", None)) else WindowComputation.APPLY
 
 
 def least(one: Any, other: Any) -> Any:
@@ -278,7 +305,7 @@ def greatest(one: Any, other: Any) -> Any:
 class Folded(AggregateFunction):
     """sum, count, min, max or mean, record by record: where whole batches cannot be aggregated."""
 
-    def __init__(self, how: str, position: int | None) -> None:
+    def __init__(self, how: Aggregation, position: int | None) -> None:
         self._how, self._position = how, position
 
     def create_accumulator(self) -> Any:
@@ -286,17 +313,17 @@ class Folded(AggregateFunction):
 
     def add(self, value: Any, accumulator: Any) -> Any:
         one = 1 if self._position is None else value[self._position] if isinstance(value, tuple | list) else value
-        return self.merge(accumulator, (one, 1) if self._how == "mean" else (one,))
+        return self.merge(accumulator, (one, 1) if self._how is Aggregation.MEAN else (one,))
 
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
         if not acc_a or not acc_b:
             return acc_a or acc_b
-        if self._how in ("min", "max"):
-            return ((least if self._how == "min" else greatest)(acc_a[0], acc_b[0]),)
+        if self._how in (Aggregation.MIN, Aggregation.MAX):
+            return ((least if self._how is Aggregation.MIN else greatest)(acc_a[0], acc_b[0]),)
         return tuple(one + other for one, other in zip(acc_a, acc_b, strict=True))
 
     def get_result(self, accumulator: Any) -> Any:
-        return accumulator[0] / accumulator[1] if self._how == "mean" else accumulator[0]
+        return accumulator[0] / accumulator[1] if self._how is Aggregation.MEAN else accumulator[0]
 
 
 class WithBounds(ProcessWindowFunction):

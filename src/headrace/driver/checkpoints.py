@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace import config
 from headrace.api.sink import EpochContext
+from headrace.api.specs import SinkSpec, SourceSpec
 from headrace.checkpoint import events as ev
 from headrace.checkpoint.commits import NO_COMMITS
 from headrace.checkpoint.coordinator import Coordinator
@@ -83,7 +84,7 @@ class CheckpointService:
             self._snapshots.prepared,
             lambda held: self._tell(ev.HoldChanged(held)),
             lambda op: EpochContext(
-                op.name, op.id, self.job_id, spark, self._snapshots.staging, op.spec.options["type"]
+                op.name, op.id, self.job_id, spark, self._snapshots.staging, SinkSpec.of(op).input_type
             ),
         )
         recovered, next_id = self._snapshots.recovered()
@@ -242,8 +243,8 @@ class CheckpointService:
 
     def _alignment(self, task: TaskId) -> tuple[str, int] | None:
         """The group of a source whose watermarks are aligned, and the largest drift."""
-        strategy = self.plan.graph.vertices[task.vertex].head.spec.options.get("watermarks")
-        found = None if strategy is None else strategy.alignment
+        spec = self.plan.graph.vertices[task.vertex].head.spec
+        found = spec.watermarks.alignment if isinstance(spec, SourceSpec) and spec.watermarks is not None else None
         return None if found is None else (found.group, found.max_drift)
 
     def _backlog(self, task: TaskId, backlog: bool) -> None:

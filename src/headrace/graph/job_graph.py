@@ -127,14 +127,25 @@ class Partitioning:
         return [w for w in range(writers) if reader in self.targets(w, writers, readers)]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """What an operator does, as plain data; `worker/operators` has one class for each kind."""
+    """What an operator does, as plain data: the base of the specifications of all kinds, which are in `api/specs.py`."""
 
-    kind: OperatorKind
+    kind: ClassVar[OperatorKind]
     function: Any = None
-    options: dict[str, Any] = field(default_factory=dict)
     keys: tuple[KeySpec | None, ...] = ()  # the key of each input, for keyed operators
+
+    @property
+    def keyed(self) -> bool:
+        """True if an input has a key, so that there is keyed state."""
+        return any(key is not None for key in self.keys)
+
+    @classmethod
+    def of(cls, operator: ChainedOperator) -> Self:
+        """Return the specification of an operator, which must be of this kind."""
+        spec = operator.spec
+        assert isinstance(spec, cls), f"'{operator.name}' has a {type(spec).__name__}, not a {cls.__name__}"
+        return spec
 
 
 @dataclass(slots=True)
@@ -235,7 +246,7 @@ class ChainedOperator:
 
     @property
     def label(self) -> str:
-        """What names it in paths: its uid where it has one."""
+        """The name in paths: the uid where there is one."""
         return self.uid or self.name
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import get_args
 
 import cloudpickle
 import pyarrow as pa
@@ -27,8 +26,6 @@ from headrace import (
     StreamExecutionEnvironment,
 )
 from headrace.errors import UserCodeError
-from headrace.graph.job_graph import OperatorKind
-from headrace.worker.operators import registry
 from headrace.worker.operators.base import MIN_WATERMARK
 
 
@@ -493,8 +490,3 @@ def test_the_users_own_type_errors_are_left_alone():
         yield from value
 
     assert "TypeError: 'int' object is not iterable" in failure(lambda env: env.from_collection([5]).flat_map(inside))
-
-
-def test_every_kind_of_operator_has_a_class():
-    assert set(registry._KINDS) == set(get_args(OperatorKind))
-    assert set(registry._KEYED) <= set(registry._KINDS)

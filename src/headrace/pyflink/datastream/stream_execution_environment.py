@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 from headrace import config
 from headrace.api.checkpoint_config import CheckpointingMode
 from headrace.api.sources import Source
+from headrace.api.specs import MapSpec
 from headrace.api.stream import DataStream, KeyedStream, Records, check_parallelism
 from headrace.api.watermarks import WatermarkStrategy
 from headrace.api.windows import WindowAssigner
 from headrace.environment import StreamExecutionEnvironment as _Environment
 from headrace.errors import InvalidArgument
 from headrace.graph.flink_plan import as_flink_json
-from headrace.graph.job_graph import KeySpec, OperatorSpec
+from headrace.graph.job_graph import KeySpec
 from headrace.pyflink.common.configuration import Configuration as Configuration
 from headrace.pyflink.common.execution_config import ExecutionConfig as ExecutionConfig
 from headrace.pyflink.common.job_client import JobClient
@@ -224,7 +225,7 @@ class StreamExecutionEnvironment(_Environment):
 
 def _with_keys(stream: KeyedStream) -> DataStream:
     before = stream._before_key()
-    keyed = before._then("Key By", OperatorSpec("map", _KeyAndValue(stream._key, before.get_type())), PICKLED)
+    keyed = before._then("Key By", MapSpec(function=_KeyAndValue(stream._key, before.get_type())), PICKLED)
     before._beside(keyed._own("key_by()"))
     return keyed
 

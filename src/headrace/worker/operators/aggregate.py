@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.api.functions import Function, callable_of
 from headrace.api.keyed_batches import running_sums
+from headrace.api.specs import AggregateSpec, Aggregation
 from headrace.api.watermarks import MAX_WATERMARK
 from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
@@ -141,36 +142,36 @@ class Aggregate(_RunningOperator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        options = operator.spec.options
-        self._how: str = options["how"]
-        self._position: int | None = options["position"]
-        self._every: bool = options["emit"] == "record"
-        key = operator.spec.keys[0]
+        spec = AggregateSpec.of(operator)
+        self._how, self._position, self._every = spec.how, spec.position, spec.each_record
+        key = spec.keys[0]
         assert key is not None
         self._key = key
         self._field = self._field_type()
         self._columnar = self._is_columnar()
         # A running float sum is order-dependent to the last bit; a loop adds in order whatever the batches are.
-        self._in_order = self._every and self._how == "sum" and pa.types.is_floating(self._field or pa.null())
+        self._in_order = self._every and self._how is Aggregation.SUM and pa.types.is_floating(self._field or pa.null())
         self._columns: NumberColumns | None = None
         # Only key and field in a record: a number per key is all there is to keep.
-        self.state_type = as_type(self._field) if self._columnar else PICKLED if self._how == "count" else operator.type
+        self.state_type = (
+            as_type(self._field) if self._columnar else PICKLED if self._how is Aggregation.COUNT else operator.type
+        )
 
     def _field_type(self) -> pa.DataType | None:
-        if self._how == "count":
+        if self._how is Aggregation.COUNT:
             return pa.int64()
         if self.type.schema is None or self._position is None:
             return None
         return self.type.schema.field(self._position).type
 
     def _is_columnar(self) -> bool:
-        if self.at_end or self._how.endswith("_by"):
+        if self.at_end or self._how in _WHOLE_RECORDS:
             return False
         if self._field is None or not (pa.types.is_integer(self._field) or pa.types.is_floating(self._field)):
             return False
         if len(self._key.columns) != 1 or not self._key.single or not _plain_key(self._key.type):
             return False
-        if self._how == "count":
+        if self._how is Aggregation.COUNT:
             return True
         schema = self.type.schema
         return schema is not None and len(schema) == 2 and self._key.columns[0] != self._position
@@ -192,7 +193,7 @@ class Aggregate(_RunningOperator):
             self._by_slots(batch, self._columns)
         elif self._columnar and not self._in_order:
             self._by_columns(batch)
-        elif self._how == "count":
+        elif self._how is Aggregation.COUNT:
             self.fold(batch, lambda _: 1, lambda old, _: old + 1, self._every)
         elif self._columnar:
             at, combine = self._position, _COMBINE[self._how]
@@ -209,8 +210,8 @@ class Aggregate(_RunningOperator):
             raise self.failure(UserCodeError(f"{self._how}() met a null in column '{name}': filter nulls out first"))
 
     def _combine_rows(self) -> Combine:
-        at, combine = self._position, _COMBINE[self._how.removesuffix("_by")]
-        whole = self._how.endswith("_by")
+        at, combine = self._position, _COMBINE[self._how]
+        whole = self._how in _WHOLE_RECORDS
         assert at is not None
 
         def rows(old: Any, row: Any) -> Any:
@@ -228,11 +229,11 @@ class Aggregate(_RunningOperator):
         return rows
 
     def emit_results(self, results: list[Any], addresses: list[Any], stamps: Stamps | None) -> None:
-        if self._how != "count" and not self._columnar:
+        if self._how is not Aggregation.COUNT and not self._columnar:
             self.emit_rows(results, stamps)
             return
         keys = [self.backend.key_at(address) for address in addresses]
-        pair = (results, keys) if self._how != "count" and self._position == 0 else (keys, results)
+        pair = (results, keys) if self._how is not Aggregation.COUNT and self._position == 0 else (keys, results)
         self.emit_rows(list(zip(*pair, strict=True)), stamps)
 
     def _by_slots(self, batch: Batch, table: NumberColumns) -> None:
@@ -288,12 +289,12 @@ class Aggregate(_RunningOperator):
 
     def _running(self, codes: Array, values: Array, before: Array) -> Array:
         """The result behind each record: what the key had before, and the records of the key up to this one."""
-        if self._how in ("sum", "count"):
+        if self._how in (Aggregation.SUM, Aggregation.COUNT):
             return before + running_sums(codes, values)
         import pandas as pd  # it takes a third of a second, and is for this only
 
         grouped = pd.Series(values).groupby(codes, sort=False)
-        running = grouped.cummin() if self._how == "min" else grouped.cummax()
+        running = grouped.cummin() if self._how is Aggregation.MIN else grouped.cummax()
         return np.asarray(_UFUNC[self._how](before, running.to_numpy()))
 
     def _emit_columns(self, keys: pa.Array, results: pa.Array, stamps: Stamps | None) -> None:
@@ -325,13 +326,25 @@ def _plain_key(key_type: TypeInformation) -> bool:
     return bool(pa.types.is_integer(arrow) or pa.types.is_string(arrow) or pa.types.is_binary(arrow))
 
 
-def _neutral(how: str, dtype: np.dtype[Any]) -> Any:
+def _neutral(how: Aggregation, dtype: np.dtype[Any]) -> Any:
     """The value that an aggregation starts from."""
-    if how in ("sum", "count"):
+    if how in (Aggregation.SUM, Aggregation.COUNT):
         return dtype.type(0)
     greatest, least = (np.inf, -np.inf) if dtype.kind == "f" else (np.iinfo(dtype).max, np.iinfo(dtype).min)
-    return greatest if how == "min" else least
+    return greatest if how is Aggregation.MIN else least
 
 
-_UFUNC: dict[str, np.ufunc] = {"sum": np.add, "count": np.add, "min": np.minimum, "max": np.maximum}
-_COMBINE: dict[str, Combine] = {"sum": lambda a, b: a + b, "min": min, "max": max}
+_UFUNC: dict[Aggregation, np.ufunc] = {
+    Aggregation.SUM: np.add,
+    Aggregation.COUNT: np.add,
+    Aggregation.MIN: np.minimum,
+    Aggregation.MAX: np.maximum,
+}
+_COMBINE: dict[Aggregation, Combine] = {
+    Aggregation.SUM: lambda a, b: a + b,
+    Aggregation.MIN: min,
+    Aggregation.MAX: max,
+    Aggregation.MIN_BY: min,
+    Aggregation.MAX_BY: max,
+}
+_WHOLE_RECORDS = (Aggregation.MIN_BY, Aggregation.MAX_BY)  # the result is the record with the value

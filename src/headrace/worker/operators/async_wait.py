@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.api.async_io import AsyncFunction, AsyncRetryStrategy
+from headrace.api.async_io import AsyncFunction
+from headrace.api.specs import AsyncSpec
 from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
@@ -65,11 +66,13 @@ class AsyncWait(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        options = operator.spec.options
-        self._ordered: bool = options["ordered"]
-        self._capacity: int = options["capacity"]
-        self._timeout: int | None = options["timeout"]
-        self._retry: AsyncRetryStrategy[Any] = options["retry"]
+        spec = AsyncSpec.of(operator)
+        self._ordered, self._capacity, self._timeout, self._retry = (
+            spec.ordered,
+            spec.capacity,
+            spec.timeout,
+            spec.retry,
+        )
         predicate = self._retry.get_retry_predicate()
         self._of_result, self._of_error = predicate.result_predicate(), predicate.exception_predicate()
         self._queue: deque[_Call | _Mark] = deque()  # all that has not left, in the order in which it came

@@ -14,6 +14,7 @@ import numpy as np
 from headrace.api import functions
 from headrace.api.metrics import Metric, MetricGroup
 from headrace.api.raw_state import RawKeyedStateOutput
+from headrace.api.specs import TwoInputSpec
 from headrace.api.watermarks import MIN_WATERMARK
 from headrace.checkpoint.commits import Commits
 from headrace.errors import InvalidArgument, UserCodeError
@@ -264,11 +265,11 @@ class Operator:
 
     def method(self, name: str, input: int) -> Callable[..., Any]:
         """The user's function for an input: `map` of one input, `map1` and `map2` of two."""
-        kind = self.operator.spec.kind.removeprefix("keyed_")
-        if kind.startswith("co_"):
+        spec = self.operator.spec
+        if isinstance(spec, TwoInputSpec):
             call = getattr(self.function, f"{name}{input + 1}")
         else:
-            call = functions.callable_of(self.function, name, f"{kind}()")
+            call = functions.callable_of(self.function, name, f"{spec.kind.removeprefix('keyed_')}()")
         if name == "map" and self.copies:
             return lambda row: value if (value := call(row)).__class__ in ATOMS else settled(value)
         return call if name in ("map", "filter") else self.settling(call)

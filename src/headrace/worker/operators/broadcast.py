@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.api.functions import NoState
+from headrace.api.specs import BroadcastProcessSpec
 from headrace.errors import InvalidArgument
 from headrace.graph.job_graph import ChainedOperator
 from headrace.state.addresses import VOID
@@ -66,7 +67,7 @@ class _BroadcastSide(Operator):
         self._broadcast = BroadcastContext(self)
 
     def open(self) -> None:
-        descriptors = self.operator.spec.options["broadcast"]
+        descriptors = BroadcastProcessSpec.of(self.operator).descriptors
         states = BroadcastStates([self.context.operator_state.get_broadcast_state(one) for one in descriptors])
         self.element.states = self._broadcast.states = states
         super().open()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.api.functions import OutputTag
+from headrace.api.specs import IntervalJoinSpec
 from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
@@ -20,11 +20,11 @@ class IntervalJoinOperator(KeyedOperator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        options = operator.spec.options
-        lower, upper = options["bounds"]
+        spec = IntervalJoinSpec.of(operator)
+        lower, upper = spec.bounds
         # A record of the first side meets those of the second from stamp + lower to stamp + upper, and the other way.
         self._reach = ((lower, upper), (-upper, -lower))
-        self._late_tags: tuple[OutputTag | None, OutputTag | None] = options["late_tags"]
+        self._late_tags = spec.late_tags
         self._pair = _Pair()
 
     def open(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.api.functions import FunctionSnapshotContext, StateAccess
 from headrace.api.raw_state import RawKeyedStateOutput
+from headrace.api.specs import CoMapSpec
 from headrace.checkpoint.commits import Commits
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
@@ -135,7 +136,7 @@ class KeyedMapOperator(KeyedOperator):
     """A map that may use state."""
 
     def receiver(self, input: int) -> Receiver:
-        function, skips_none = self.method("map", input), self.operator.spec.kind == "co_map"
+        function, skips_none = self.method("map", input), isinstance(self.operator.spec, CoMapSpec)
 
         def loop(_: Batch, rows: Iterable[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
             map_each(function, skips_none, rows, keys, groups, key, outputs.rows, outputs.ends)

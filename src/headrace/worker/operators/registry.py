@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.api.state_claims import is_keyed, taken_state
+from headrace.api import specs
+from headrace.api.state_claims import taken_state
 from headrace.checkpoint.assignment import StateShape
-from headrace.graph.job_graph import ChainedOperator, OperatorKind, OperatorSpec
+from headrace.graph.job_graph import ChainedOperator, OperatorSpec
 from headrace.worker.operators import async_wait, keyed, sinks, sources
 from headrace.worker.operators.aggregate import Aggregate, Reduce
 from headrace.worker.operators.async_wait import AsyncWait
@@ -21,55 +22,58 @@ from headrace.worker.operators.time import TimestampsAndWatermarks
 from headrace.worker.operators.window_columns import WindowColumns
 from headrace.worker.operators.windows import WindowOperator
 
-_KINDS: dict[OperatorKind, type[Operator]] = {
-    "source": SourceOperator,
-    "map": Map,
-    "flat_map": FlatMap,
-    "filter": Filter,
-    "map_batches": MapBatches,
-    "process": Process,
-    "async": AsyncWait,
-    "timestamps": TimestampsAndWatermarks,
-    "window": WindowOperator,
-    "window_columns": WindowColumns,
-    "interval_join": IntervalJoinOperator,
-    "co_map": Map,
-    "co_flat_map": FlatMap,
-    "co_process": Process,
-    "sink": FunctionSink,
-    "sink_to": SinkOperator,
-    "print": PrintSink,
-    "collect": CollectSink,
-    "reduce": Reduce,
-    "aggregate": Aggregate,
-    "keyed_batches": KeyedBatches,
-    "keyed_process": keyed.KeyedProcessOperator,
-    "keyed_co_process": keyed.KeyedProcessOperator,
-    "broadcast_process": BroadcastProcess,
+_OPERATORS: dict[type[OperatorSpec], type[Operator]] = {
+    specs.SourceSpec: SourceOperator,
+    specs.MapSpec: Map,
+    specs.FlatMapSpec: FlatMap,
+    specs.FilterSpec: Filter,
+    specs.MapBatchesSpec: MapBatches,
+    specs.ProcessSpec: Process,
+    specs.AsyncSpec: AsyncWait,
+    specs.TimestampsSpec: TimestampsAndWatermarks,
+    specs.WindowSpec: WindowOperator,
+    specs.WindowColumnsSpec: WindowColumns,
+    specs.IntervalJoinSpec: IntervalJoinOperator,
+    specs.CoMapSpec: Map,
+    specs.CoFlatMapSpec: FlatMap,
+    specs.CoProcessSpec: Process,
+    specs.FunctionSinkSpec: FunctionSink,
+    specs.SinkSpec: SinkOperator,
+    specs.PrintSpec: PrintSink,
+    specs.CollectSpec: CollectSink,
+    specs.ReduceSpec: Reduce,
+    specs.AggregateSpec: Aggregate,
+    specs.KeyedBatchesSpec: KeyedBatches,
+    specs.KeyedProcessSpec: keyed.KeyedProcessOperator,
+    specs.KeyedCoProcessSpec: keyed.KeyedProcessOperator,
+    specs.BroadcastProcessSpec: BroadcastProcess,
 }
-_KEYED: dict[OperatorKind, type[Operator]] = {
-    "map": keyed.KeyedMapOperator,
-    "flat_map": keyed.KeyedFlatMapOperator,
-    "filter": keyed.KeyedFilterOperator,
-    "co_map": keyed.KeyedMapOperator,
-    "co_flat_map": keyed.KeyedFlatMapOperator,
-    "broadcast_process": KeyedBroadcastProcess,
+_KEYED_OPERATORS: dict[type[OperatorSpec], type[Operator]] = _OPERATORS | {
+    specs.MapSpec: keyed.KeyedMapOperator,
+    specs.FlatMapSpec: keyed.KeyedFlatMapOperator,
+    specs.FilterSpec: keyed.KeyedFilterOperator,
+    specs.CoMapSpec: keyed.KeyedMapOperator,
+    specs.CoFlatMapSpec: keyed.KeyedFlatMapOperator,
+    specs.BroadcastProcessSpec: KeyedBroadcastProcess,
 }
-_OWN_STATES: dict[OperatorKind, tuple[str, ...]] = {
-    "source": sources.OWN_STATES,
-    "async": async_wait.OWN_STATES,
-    "sink_to": sinks.OWN_STATES,
+_OWN_STATES: dict[type[OperatorSpec], tuple[str, ...]] = {
+    specs.SourceSpec: sources.OWN_STATES,
+    specs.AsyncSpec: async_wait.OWN_STATES,
+    specs.SinkSpec: sinks.OWN_STATES,
 }
+
+
+def operator_class(spec: OperatorSpec) -> type[Operator]:
+    """The class that runs operators with such a specification."""
+    return (_KEYED_OPERATORS if spec.keyed else _OPERATORS)[type(spec)]
 
 
 def make_operator(operator: ChainedOperator, context: OperatorContext) -> Operator:
     """The operator object for one subtask."""
-    kind = operator.spec.kind
-    made = _KEYED.get(kind, _KINDS[kind]) if is_keyed(operator.spec) else _KINDS[kind]
-    return made(operator, context)
+    return operator_class(operator.spec)(operator, context)
 
 
 def own_state(spec: OperatorSpec, shapes: Mapping[str, StateShape]) -> str | None:
     """What an operator keeps of its own accord, if these states of it hold any."""
-    held = any(shapes[name].elements for name in _OWN_STATES.get(spec.kind, ()) if name in shapes)
+    held = any(shapes[name].elements for name in _OWN_STATES.get(type(spec), ()) if name in shapes)
     return taken_state(spec).own if held else None

@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.api.durable import pack, unpack
 from headrace.api.functions import callable_of
 from headrace.api.sink import CommitRequest, Committer, Prepared, Sink, SinkWriter, WriterContext
+from headrace.api.specs import CollectSpec, PrintSpec, SinkSpec
 from headrace.checkpoint.commits import Commits
 from headrace.control.operator_state import COMMITTABLES, prepared_in
 from headrace.errors import StorageError
@@ -39,7 +40,7 @@ class SinkOperator(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        settings, type, clock = context.settings, operator.spec.options["type"], context.services.now
+        settings, type, clock = context.settings, SinkSpec.of(operator).input_type, context.services.now
         self._where = WriterContext(
             **asdict(context.info), staging=settings.staging, type=type, epoch=settings.epoch, clock=clock
         )
@@ -215,14 +216,13 @@ class PrintSink(Operator):
     """Sends lines to the driver."""
 
     def receiver(self, input: int) -> Receiver:
-        info, options = self.context.info, self.operator.spec.options
-        identifier, own = options["identifier"], options["text"]
+        info, spec = self.context.info, PrintSpec.of(self.operator)
         number = str(info.subtask + 1) if info.parallelism > 1 else ""
-        prefix = ":".join(part for part in (identifier, number) if part)
+        prefix = ":".join(part for part in (spec.identifier, number) if part)
         prefix = f"{prefix}> " if prefix else ""
 
         def receive(batch: Batch) -> None:
-            as_text = own if batch.type.is_typed else str
+            as_text = spec.text if batch.type.is_typed else str
             text = self.each(batch.rows(), lambda rows: "\n".join([f"{prefix}{as_text(row)}" for row in rows]))
             self.context.services.to_driver("", text.encode("utf-8", "replace"), len(batch))
 
@@ -233,7 +233,7 @@ class CollectSink(Operator):
     """Sends records to the driver."""
 
     def receiver(self, input: int) -> Receiver:
-        channel = self.operator.spec.options["channel"]
+        channel = CollectSpec.of(self.operator).channel
 
         def receive(batch: Batch) -> None:
             if batch.type.is_typed:

@@ -13,6 +13,7 @@ import numpy as np
 from headrace.api.durable import to_text, unpack
 from headrace.api.functions import OutputTag
 from headrace.api.sources import EMPTY_READER, UNCUT, ReaderContext, Source, SourceReader
+from headrace.api.specs import SourceSpec
 from headrace.api.watermarks import WatermarkAlignment
 from headrace.checkpoint.commits import Commits
 from headrace.errors import UserCodeError
@@ -42,12 +43,12 @@ class SourceOperator(Operator):
         self._retypes = self.type.is_typed and self.type != getattr(self.function, "type", self.type)
         self.reader: SourceReader[Any] = EMPTY_READER  # until it is open
         self._given: dict[int, list[Any]] = {}  # the splits in checkpoints that may become complete
-        rate = operator.spec.options.get("rate")
+        spec = SourceSpec.of(operator)
+        rate, self._strategy = spec.rate, spec.watermarks
         self._limit = None if rate is None else RateLimit(rate / context.info.parallelism, context.services.now)
         self._stamper: Stamper | None = None
-        strategy = operator.spec.options.get("watermarks")
-        self.alignment: WatermarkAlignment | None = None if strategy is None else strategy.alignment
-        self.makes_watermarks = strategy is not None
+        self.alignment: WatermarkAlignment | None = None if self._strategy is None else self._strategy.alignment
+        self.makes_watermarks = self._strategy is not None
         self.idle = False
         self._failed: Exception | None = None  # what a joined poll has raised
         self.drained = False  # whether the reader had no more records when it was polled last
@@ -55,8 +56,8 @@ class SourceOperator(Operator):
 
     def open(self) -> None:
         info = self.context.info
-        if self.operator.spec.options.get("watermarks") is not None:
-            self._stamper = make_stamper(self, self.emit, self)
+        if self._strategy is not None:
+            self._stamper = make_stamper(self, self._strategy, self.emit, self)
         if isinstance(self.function, Source):
             where = ReaderContext(info.subtask, info.parallelism, self.context.services.now)
             left = self.context.restored_names

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.api.specs import CoMapSpec
 from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
@@ -18,7 +19,7 @@ class Map(Operator):
 
     def receiver(self, input: int) -> Receiver:
         function = self.method("map", input)
-        of_two = self.operator.spec.kind == "co_map"
+        of_two = isinstance(self.operator.spec, CoMapSpec)
 
         def receive(batch: Batch) -> None:
             mapped = self.each(batch.rows(), lambda rows: [function(row) for row in rows])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.api.watermarks import MAX_WATERMARK
+from headrace.api.specs import TimestampsSpec
+from headrace.api.watermarks import MAX_WATERMARK, WatermarkStrategy
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
 from headrace.worker.operators.base import Operator, OperatorContext, Receiver
@@ -16,10 +17,11 @@ class TimestampsAndWatermarks(Operator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
+        self._strategy = TimestampsSpec.of(operator).watermarks
         self._stamper: Stamper | None = None
 
     def open(self) -> None:
-        self._stamper = make_stamper(self, self.emit, _Behind(self))
+        self._stamper = make_stamper(self, self._strategy, self.emit, _Behind(self))
 
     def receiver(self, input: int) -> Receiver:
         def receive(batch: Batch) -> None:
@@ -60,9 +62,8 @@ class _Behind:
         Operator.set_idle(self._operator, idle)
 
 
-def make_stamper(operator: Operator, emit: Receiver, receiver: TimeReceiver) -> Stamper:
-    """The stamper of an operator whose options have a watermark strategy."""
-    strategy = operator.operator.spec.options["watermarks"]
+def make_stamper(operator: Operator, strategy: WatermarkStrategy, emit: Receiver, receiver: TimeReceiver) -> Stamper:
+    """Make the stamper of an operator that has a watermark strategy."""
     settings, now = operator.context.settings, operator.context.services.now
     interval = 0 if settings.batch else settings.watermark_interval  # in batch mode time stands still until the end
     stamper: Stamper = operator.guard(Stamper, strategy, emit, receiver, now, interval)

@@ -14,10 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.api.functions import OutputTag
+from headrace.api.specs import Aggregation, WindowColumnsSpec
 from headrace.api.watermarks import MIN_WATERMARK
 from headrace.api.windowed_stream import greatest, least
-from headrace.api.windows import PanesSpec
 from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
@@ -38,13 +37,11 @@ class WindowColumns(KeyedOperator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        options = operator.spec.options
-        self._spec: PanesSpec = options["panes"]
-        self._how: str = options["how"]
-        self._position: int | None = options["position"]
-        self._lateness: int = options["lateness"]
-        self._late_tag: OutputTag | None = options["late_tag"]
-        key = operator.spec.keys[0]
+        spec = WindowColumnsSpec.of(operator)
+        self._panes, self._how, self._position = spec.panes, spec.how, spec.position
+        self._lateness, self._late_tag = spec.lateness, spec.late_tag
+        self._of_value = "double" if spec.floating else "bigint"
+        key = spec.keys[0]
         assert key is not None
         self._key_column = key.columns[0]
         self._fired_before: set[Any] = (
@@ -54,9 +51,7 @@ class WindowColumns(KeyedOperator):
 
     def open(self) -> None:
         super().open()
-        options = self.operator.spec.options
-        of_value = "double" if options["floating"] else "bigint"
-        kind = f"total {of_value}, count bigint" if self._how == "mean" else of_value
+        kind = f"total {self._of_value}, count bigint" if self._how is Aggregation.MEAN else self._of_value
         self._table: BatchTable = self.backend.value_table(ValueStateDescriptor(_CONTENTS, kind))
         self._fired: BatchTable = self.backend.value_table(ValueStateDescriptor(_FIRED, "boolean"))
         for group, address in self.backend.addresses(_CONTENTS):
@@ -84,7 +79,7 @@ class WindowColumns(KeyedOperator):
             )
         arrow, stamps = batch.arrow(), batch.timestamps
         rows, starts = self._assign(stamps)
-        in_time = starts > max(self.watermark - self._spec.size + 1 - self._lateness, MIN_WATERMARK)
+        in_time = starts > max(self.watermark - self._panes.size + 1 - self._lateness, MIN_WATERMARK)
         rows, starts = rows[in_time], starts[in_time]
         self._set_late_aside(batch, stamps, rows)
         if not len(rows):
@@ -103,7 +98,7 @@ class WindowColumns(KeyedOperator):
 
     def _assign(self, stamps: Ints) -> tuple[Ints, Ints]:
         """For each record and window: the place of the record, and the start of the window."""
-        spec = self._spec
+        spec = self._panes
         last = stamps - (stamps - spec.offset) % spec.slide
         everywhere = np.arange(len(stamps))
         all_rows, all_starts = [], []
@@ -139,22 +134,22 @@ class WindowColumns(KeyedOperator):
         """The records of this batch, combined for each key and window."""
         if values is None:
             return np.bincount(places, minlength=count).tolist()  # type: ignore[no-any-return]
-        if self._how in ("min", "max"):
-            ufunc = np.minimum if self._how == "min" else np.maximum
+        if self._how in (Aggregation.MIN, Aggregation.MAX):
+            ufunc = np.minimum if self._how is Aggregation.MIN else np.maximum
             order = np.argsort(places, kind="stable")
             firsts = np.searchsorted(places[order], np.arange(count))
             return ufunc.reduceat(values[order], firsts).tolist()  # type: ignore[no-any-return]
         wide = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
         sums = np.zeros(count, wide.dtype)
         np.add.at(sums, places, wide)
-        if self._how == "sum":
+        if self._how is Aggregation.SUM:
             return sums.tolist()
         return list(zip(sums.tolist(), np.bincount(places, minlength=count).tolist(), strict=True))
 
     def _store(self, keys: pa.Array, owners: Ints, starts: Ints, partial: list[Any]) -> None:
         groups_of_keys = key_groups_of(hash_column(keys), self.context.info.max_parallelism)
         plain = self.backend.prepare_keys(keys.to_pylist())
-        size = self._spec.size
+        size = self._panes.size
         bounds = [(start, start + size) for start in starts.tolist()]
         addresses = [in_namespace(plain[owner], window) for owner, window in zip(owners.tolist(), bounds, strict=True)]
         groups = groups_of_keys[owners].tolist()
@@ -213,7 +208,7 @@ class WindowColumns(KeyedOperator):
 
     def _emit(self, addresses: list[Any], groups: list[int]) -> None:
         values = self._table.get_many(addresses, groups)
-        if self._how == "mean":
+        if self._how is Aggregation.MEAN:
             values = [total / count for total, count in values]
         keys, windows = zip(*map(split_address, addresses), strict=True)
         schema = self._schema

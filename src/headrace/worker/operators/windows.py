@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 from io import BytesIO
 from typing import Any
 
-from headrace.api.functions import KeyedStateStore, OutputTag, RuntimeContext, callable_of
+from headrace.api.functions import KeyedStateStore, RuntimeContext, callable_of
 from headrace.api.metrics import MetricGroup
+from headrace.api.specs import AggregatedContents, ReducedContents, WindowComputation, WindowSpec
 from headrace.api.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from headrace.api.windows import Evictor, MergingWindowAssigner, Trigger, TriggerResult, WindowAssigner
+from headrace.api.windows import MergingWindowAssigner, TriggerResult
 from headrace.errors import InvalidArgument, UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
-from headrace.records.types import TypeInformation
 from headrace.state.addresses import VOID, in_namespace, split_address
 from headrace.state.api import (
     AggregatingStateDescriptor,
@@ -37,16 +37,13 @@ class WindowOperator(KeyedOperator):
 
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
-        options = operator.spec.options
-        self._assigner: WindowAssigner = options["assigner"]
-        self._trigger: Trigger = options["trigger"]
-        self._evictor: Evictor | None = options["evictor"]
-        self._lateness: int = options["lateness"]
-        self._late_tag: OutputTag | None = options["late_tag"]
+        spec = WindowSpec.of(operator)
+        self._assigner, self._trigger, self._evictor = spec.assigner, spec.trigger, spec.evictor
+        self._lateness, self._late_tag = spec.lateness, spec.late_tag
         self._of_function = WindowView(self)
-        self._contents = _contents(options)
-        self._folds: bool = options["fold"] is not None
-        self._compute = self._computer(options["how"], options["all"], options["type"])
+        self._contents = _contents(spec)
+        self._folds = spec.contents is not None
+        self._compute = self._computer(spec)
         self._make: Callable[..., Any] = self._assigner.window_type
         self.stored: Callable[[Any], tuple[Any, ...]] = tuple  # a window as the namespace of its state
         if (serializer := self._assigner.get_window_serializer()) is not None:
@@ -100,19 +97,27 @@ class WindowOperator(KeyedOperator):
 
         return receive
 
-    def _computer(self, how: str, of_all: bool, type: TypeInformation) -> Callable[[Any, Any], Iterable[Any] | None]:
-        """What computes a window: takes its key and its contents."""
-        view, function = self._of_function, self.function
-        if how == "value":
+    def _computer(self, spec: WindowSpec) -> Callable[[Any, Any], Iterable[Any] | None]:
+        """Return the function that computes a window of its key and its contents."""
+        view, function, how, of_all, type = (
+            self._of_function,
+            self.function,
+            spec.computation,
+            spec.of_all,
+            spec.input_type,
+        )
+        if how is WindowComputation.CONTENTS:
             return lambda _, contents: (contents,)
-        if how == "map_batches":
+        if how is WindowComputation.MAP_BATCHES:
             whole = callable_of(function, "map_batches", "map_batches()")
             if of_all:
                 return lambda _, contents: self._rows_of(whole(self.window, type.to_batch(contents)))
             return lambda key, contents: self._rows_of(whole(key, self.window, type.to_batch(contents)))
-        call = self.settling(function.process if how == "process" else callable_of(function, "apply", "apply()"))
+        call = self.settling(
+            function.process if how is WindowComputation.PROCESS else callable_of(function, "apply", "apply()")
+        )
         inputs = (lambda contents: [contents]) if self._folds else (lambda contents: contents)
-        if how == "process":
+        if how is WindowComputation.PROCESS:
             if of_all:
                 return lambda _, contents: call(view, inputs(contents))
             return lambda key, contents: call(key, view, inputs(contents))
@@ -477,11 +482,11 @@ class Pinned:
         return call
 
 
-def _contents(options: dict[str, Any]) -> StateDescriptor:
-    """The state of a window: all records, or what they are folded into."""
-    how, function, type = options["fold"] or ("", None, options["type"])
-    if how == "reduce":
-        return ReducingStateDescriptor("window-contents", function, type)
-    if how == "aggregate":
-        return AggregatingStateDescriptor("window-contents", function, type)
-    return ListStateDescriptor("window-contents", None if options["evictor"] is not None else type)
+def _contents(spec: WindowSpec) -> StateDescriptor:
+    """The state of a window: all records, or the one value that they are folded into."""
+    match spec.contents:
+        case ReducedContents(function, type):
+            return ReducingStateDescriptor("window-contents", function, type)
+        case AggregatedContents(function, type):
+            return AggregatingStateDescriptor("window-contents", function, type)
+    return ListStateDescriptor("window-contents", None if spec.evictor is not None else spec.input_type)
