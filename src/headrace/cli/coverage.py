@@ -156,7 +156,7 @@ def _problem(name: Name) -> str | None:
 
 
 def only_raises(function: Any) -> bool:
-    """Whether a function does nothing but raise."""
+    """Return True if a function does nothing but raise."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     if not inspect.isfunction(function) or getattr(function, "__isabstractmethod__", False):
         return False
@@ -173,7 +173,7 @@ def only_raises(function: Any) -> bool:
 
 
 def _difference(theirs: tuple[str, ...], function: Any) -> str | None:
-    """How the parameters differ; more optional ones are no difference."""
+    """Return the difference of the parameters; additional optional ones are no difference."""
     try:
         ours = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

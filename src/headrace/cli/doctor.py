@@ -93,7 +93,7 @@ def java_version(text: str) -> int | None:
 
 
 def check_package(name: str, wanted: str = "", fix: str = "") -> Check:
-    """Whether a package is installed in a version that starts with `wanted`, and can be imported."""
+    """Check that a package is installed in a version that starts with `wanted`, and can be imported."""
     fix = fix or f"pip install {name}"
     try:
         version = importlib.metadata.version(name)
@@ -106,7 +106,7 @@ def check_package(name: str, wanted: str = "", fix: str = "") -> Check:
 
 
 def check_rocksdb() -> Check:
-    """Whether rocksdict can open a database, write and read."""
+    """Check that rocksdict can open a database, write and read."""
     package = check_package("rocksdict")
     if not package.ok:
         return package
@@ -133,7 +133,7 @@ def check_kernel() -> Check:
 
 
 def check_checkpoint_dir(directory: str | None) -> Check:
-    """Whether a file can be written to and deleted from the checkpoint directory."""
+    """Check that a file can be written to and deleted from the checkpoint directory."""
     if directory is None:
         return Check("checkpoint directory not set")
     found = f"checkpoint directory {directory}"
@@ -163,7 +163,7 @@ def _probe_local(directory: Path) -> None:
 
 
 def check_slots(master: str, count_slots: Callable[[str], int]) -> Check:
-    """Whether a Spark session starts on `master`, and how many tasks it can run at the same time."""
+    """Check that a Spark session starts on `master`, and count the tasks that it can run at the same time."""
     try:
         slots = count_slots(master)
     except Exception as error:

@@ -181,7 +181,7 @@ def _details(jobs: list[RemoteJob]) -> Iterator[tuple[RemoteJob, Any]]:
 
 
 def story(job: Job, url: Url = None, json: Json = False) -> None:
-    """Tell what happened to a job: its attempts, why each ended, what it restored, how long the restart took."""
+    """Print the story of a job: its attempts, the cause of each end, the restored checkpoints, the restart times."""
     told = find_job(job, url).get("/story")
     if json:
         print_json(told)

@@ -73,7 +73,7 @@ def migrate(text: str, file: str = "<program>") -> Migration:
 
 
 def _places(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int]]:
-    """Where `pyflink` stands as the root of an import, or of a name that was imported as a whole: line and byte."""
+    """Yield the line and byte of each `pyflink` that is the root of an import or of an imported name."""
     whole = False
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and _is_pyflink(node.module):
@@ -88,7 +88,7 @@ def _places(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _root(lines: list[str], node: ast.ImportFrom) -> tuple[int, int]:
-    """Where the name of the module begins: behind `from`, perhaps in a line below."""
+    """Return the line and byte of the module's name: behind `from`, perhaps in a later line."""
     line, column = node.lineno, node.col_offset + len("from")
     while (found := lines[line - 1].encode().find(_OLD.encode(), column)) < 0:
         line, column = line + 1, 0

@@ -1,4 +1,4 @@
-"""How commands report errors, and where their tables go: to people, or with `--json` to programs."""
+"""Output of commands: errors, and tables for people or, with `--json`, for programs."""
 
 from __future__ import annotations
 

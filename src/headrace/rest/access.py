@@ -1,4 +1,4 @@
-"""Who may send requests: host, origin, token. One layer in front of all routes, in the threads of the REST server.
+"""Access control by host, origin and token: one layer in front of all routes, in the threads of the REST server.
 
 A program carries the token as `Authorization: Bearer ...`. A browser gets it as a cookie from `/login?token=...`; what changes
 something then needs a header that no other web page can send. Requests from pages of other origins are refused.
@@ -170,7 +170,7 @@ def _cookies(headers: Headers, name: str) -> list[str]:
 
 
 def _is_browser(headers: Headers, method: str) -> bool:
-    """Whether a person waits for a page: scripts of a page ask for JSON."""
+    """Return True if a browser asks for a page; scripts of a page ask for JSON."""
     return method == "GET" and "text/html" in headers.get("accept", "")
 
 

@@ -111,7 +111,7 @@ def _json(body: bytes, status: int = 200) -> Response:
 
 
 def _of_one_plan(make: Callable[[], Made]) -> Made:
-    """What `make` gives; made again if it met two plans of a job, of which a rescale had just replaced one."""
+    """Return the result of `make`; call it again if a rescale replaced the plan meanwhile."""
     try:
         return make()
     except LookupError:
@@ -296,7 +296,7 @@ class _Api:
         type: Literal["FULL", "ON_CPU", "OFF_CPU"] = "FULL",
         subtask: Annotated[int | None, Query(alias="subtaskindex")] = None,
     ) -> Response:
-        """What the threads of the subtasks are doing, sampled for a second; the answer is kept for some seconds."""
+        """Sample the stacks of the subtasks' threads for a second; the response is cached for some seconds."""
         job, vertex = self._for_probe(job_id, vertex_id, subtask)
 
         def make() -> Document:
@@ -387,7 +387,7 @@ class _Api:
         return self._of_job(job_id, make)
 
     def timeline(self, job_id: str, checkpoint_id: int) -> Response:
-        """When each subtask saw the barriers of a checkpoint, and when each part of its work ended."""
+        """Return the times at which each subtask received the barriers and ended each part of its work."""
         make = lambda job: checkpoints.timeline(self._checkpoint(job_id, checkpoint_id), job.plan.graph)  # noqa: E731
         return self._of_job(job_id, make)
 
@@ -471,7 +471,7 @@ class _Api:
         return StreamingResponse(_bytes(self.events.stream(job)), media_type="text/event-stream")
 
     def _look(self) -> list[JobChange]:
-        """What events tell now; called in a thread."""
+        """Return the current changes for the event stream; called in a thread."""
         found = []
         for job in self._jobs.all():
             found.append(make_change(job.job_id, "job", documents.job_overview(job), ignored=("duration",)))

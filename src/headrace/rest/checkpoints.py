@@ -1,4 +1,4 @@
-"""What REST tells of checkpoints: Flink's field names (SPEC R10.1, R10.2), and beyond them when each subtask did what."""
+"""REST documents of checkpoints: Flink's field names (SPEC R10.1, R10.2), and a timeline of each subtask."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _measurements(of: Document, durations: str, buffered: object) -> Document:
 
 
 def checkpoint_config(conf: Configuration) -> Document:
-    """How a job takes checkpoints."""
+    """Return the checkpoint configuration of a job."""
     retention = conf.get(config.CHECKPOINT_RETENTION)
     in_files = stored_in_files(conf)
     return {
@@ -172,7 +172,7 @@ def checkpoint_config(conf: Configuration) -> Document:
 
 
 def timeline(stats: CheckpointStats, graph: JobGraph) -> Document:
-    """When each subtask saw the first and the last barrier of a checkpoint, and when each part of its work ended."""
+    """Return the times of each subtask's first and last barrier, and of the end of each part of its work."""
     names = {str(operator.id): operator.name for vertex in graph.vertices for operator in vertex.operators}
     names |= {str(vertex.head.id): vertex.name for vertex in graph.vertices}
     subtasks = [

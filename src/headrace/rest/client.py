@@ -166,7 +166,7 @@ def find_servers(url: str | None) -> list[Server]:
 
 
 def _is_same(known: str, url: str) -> bool:
-    """Whether both are one address; loopback has several names."""
+    """Return True if both are one address; loopback has several names."""
     if known == url.rstrip("/"):
         return True
     try:

@@ -43,7 +43,7 @@ def most_connections() -> int:
 
 
 class Listener(socket.socket):
-    """Where connections come in; those beyond twice the limit are closed at once.
+    """The listening sockets; connections beyond twice the limit are closed at once.
 
     One that has not spoken TLS yet is known to nothing else, for a minute.
     """
@@ -93,7 +93,7 @@ class Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for a request, and for nothing else."""
+        """Return True if the connection only waits for a request."""
         return self.cycle is None or self.cycle.response_complete
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How the command line of a user finds the REST servers of their drivers on this machine, and the token for each.
+"""Discovery files, by which a user's commands find the REST servers of their drivers on this machine, with tokens.
 
 A driver writes `<pid>.json` to a directory that only its user can read. Driver and command line run this.
 """
@@ -47,7 +47,7 @@ def login_address(url: str, token: str | None) -> str:
 
 
 def is_token(text: str) -> bool:
-    """Whether a header can carry it."""
+    """Return True if an HTTP header can carry the text."""
     return text.isascii() and text.isprintable() and " " not in text
 
 

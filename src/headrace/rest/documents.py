@@ -1,4 +1,4 @@
-"""What REST tells of the driver and its jobs: Flink's field names, filled from the job (SPEC R10.1)."""
+"""REST documents of the driver and its jobs: Flink's field names, filled from the job (SPEC R10.1)."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ COUNTERS = frozenset(_COUNTERS)
 
 
 def subtask_metrics(measures: SubtaskMeasures, checkpointed: SubtaskStats | None) -> dict[str, float]:
-    """What is known of a subtask; `checkpointed` is its part of the newest completed checkpoint."""
+    """Return the metrics of a subtask; `checkpointed` is its part of the newest completed checkpoint."""
     found: dict[str, float] = {name: getattr(measures.metrics, field) for name, field in (_COUNTERS | _GAUGES).items()}
     found |= {name: round(getattr(measures.rates, field), 3) for name, field in _RATES.items()}
     if (watermark := measures.metrics.watermark) is not None:

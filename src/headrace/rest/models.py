@@ -608,7 +608,7 @@ class CheckpointConfigAnswer(_Plain):
 
 
 class TimelineSubtask(_Dashed):
-    """When a subtask saw the barriers of a checkpoint, and what it did then; null where it is not known."""
+    """The timeline of a subtask in a checkpoint; null where a time is unknown."""
 
     model_config = ConfigDict(alias_generator=None)
 

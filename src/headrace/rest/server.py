@@ -29,7 +29,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")  # as a request names its host
 
 
 class _Access(NamedTuple):
-    """How the server can be reached; `tls` are the files of certificate and key."""
+    """The address of the server and its protection; `tls` are the files of certificate and key."""
 
     address: str
     token: str | None
@@ -133,7 +133,7 @@ def _check_access(configuration: Configuration, running: _Access) -> None:
 
 
 def _address(configuration: Configuration) -> tuple[str, bool]:
-    """What REST listens on, in one spelling for each address, and whether that is loopback."""
+    """Return the address to listen on in its canonical spelling, and True if it is loopback."""
     given = configuration.get(config.REST_ADDRESS).strip("[]")
     try:
         address = ipaddress.ip_address("127.0.0.1" if given == "localhost" else given)
@@ -149,7 +149,7 @@ def _host(address: str) -> str:
 
 
 def _token(configuration: Configuration, address: str, is_loopback: bool) -> str | None:
-    """What requests must carry: what the user gave, else on loopback one that is made for this process."""
+    """Return the token that requests must carry: the user's, or on loopback one made for this process."""
     token = _given_token(configuration) or os.environ.get(TOKEN_VARIABLE)
     if token and not is_token(token):
         raise ConfigError(TOKEN_RULE)

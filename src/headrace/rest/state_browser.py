@@ -108,7 +108,7 @@ class StateBrowser:
     # --- the reading thread -----------------------------------------------------------------------------------------
 
     def _retried(self, job: SparkJob, work: Callable[[StateSnapshotReader], Document]) -> Document:
-        """What the work finds in the newest checkpoint; done again as long as a newer one replaces what it reads."""
+        """Run the work on the newest checkpoint; repeat it while a newer one replaces the files it reads."""
         end = self._clock() + _RETRIES
         failed: CompletedCheckpoint | None = None
         while True:
@@ -345,12 +345,12 @@ class _Wanted:
         return KeyGroupRange(group, group)
 
     def is_exact(self, info: StateInfo) -> bool:
-        """Whether the key is looked for as it is; a text may also be a date, bytes or an object as it is shown."""
+        """Return True if the key is looked up unchanged; a text may also show a date, bytes or an object."""
         is_plain = self.key is None or isinstance(self.key, bool | int | float)
         return is_plain or _type(info.schema, "key") in {*_TEXTS, *_INTEGERS, "bool", "float", "double"}
 
     def matches(self, key: Any) -> bool:
-        """Whether this is the key; both are compared as they are shown."""
+        """Return True if the key is shown as the requested text."""
         shown = as_json(self.key)
         if isinstance(key, dict) and isinstance(shown, list):  # a key of several columns
             return list(key.values()) == shown

@@ -1,4 +1,4 @@
-"""What REST tells of vertices and their subtasks: states, counters, rates, back-pressure, watermarks, flame graphs."""
+"""REST documents of vertices and subtasks: states, counters, rates, back-pressure, watermarks, flame graphs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LOW, _HIGH = 0.1, 0.5  # of back-pressure, as in Flink
 
 
 def vertex_id(vertex: Vertex) -> str:
-    """What a vertex is called here: 32 hex digits, as in Flink."""
+    """Return the id of a vertex in REST: 32 hex digits, as in Flink."""
     return str(vertex.head.id)
 
 
@@ -207,7 +207,7 @@ def _spread(values: Sequence[float | None]) -> Document:
 
 
 def subtask_times(job: SparkJob, vertex: Vertex) -> Document:
-    """When each subtask got each of its states."""
+    """Return the time at which each subtask entered each of its states."""
     subtasks, workers = [], job.workers()
     for index, worker in enumerate(job.plan.workers_of(vertex.id)):
         times = job.machine.task_times(worker)
@@ -253,7 +253,7 @@ def hosts(job: SparkJob, vertex: Vertex) -> Document:
 
 
 def back_pressure(job: SparkJob, vertex: Vertex) -> Document:
-    """How much of the last seconds each subtask could not send, worked, and waited."""
+    """Return the shares of the last seconds in which each subtask was back-pressured, busy and idle."""
     measures = job.subtasks().get(vertex.id, {})
     subtasks = []
     for index, one in sorted(measures.items()):

@@ -85,7 +85,7 @@ class StateSnapshotReader:
         return cls(load_snapshot(store, path), store)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the states, without reading them."""
+        """Return the states as HTML for a notebook, without reading them."""
         manifest = self.manifest
         kind = f"{manifest.type.value} {manifest.checkpoint_id}"
         rows = [

@@ -248,7 +248,7 @@ class MapEntries(Iterator[T]):
         self._last: Any = MISSING
 
     def has_next(self) -> bool:
-        """Whether another entry follows."""
+        """Return True if another entry follows."""
         if self._next is None:
             self._next = next(self._source, None)
         return self._next is not None
@@ -305,7 +305,7 @@ class MapState(_TableState, Generic[K, V]):
         self._table.delete(group, address, self._map_key(key))
 
     def contains(self, key: K) -> bool:
-        """Whether there is such an entry."""
+        """Return True if there is such an entry."""
         group, address = self._place()
         return self._table.get(group, address, self._map_key(key)) is not MISSING
 
@@ -330,7 +330,7 @@ class MapState(_TableState, Generic[K, V]):
         return MapEntries(entries, pick, self._table, place)
 
     def is_empty(self) -> bool:
-        """Whether there are no entries."""
+        """Return True if there are no entries."""
         return self._table.is_empty(*self._place())
 
     __getitem__ = get

@@ -65,7 +65,7 @@ NumberGroup = tuple[int, KeysAndNumbers | dict[Any, Any]]
 
 
 class SnapshotKind(enum.Enum):
-    """What a snapshot may share with others (SPEC R7.4)."""
+    """Sharing of files between snapshots (SPEC R7.4)."""
 
     CHECKPOINT = "checkpoint"  # as configured: may build on a confirmed one, and be built on
     FULL = "full"  # refers to nothing old, later ones may build on it
@@ -484,7 +484,7 @@ class KeyedStateBackend(ABC):
         """Do a slice of work that snapshots left behind, when idle; returns whether more remains."""
 
     def figures(self) -> dict[str, float]:
-        """What only this backend measures, for metrics."""
+        """Return the metrics that only this backend has."""
         return {}
 
     @abstractmethod

@@ -38,7 +38,7 @@ class BatchValueState:
 
     @property
     def by_address(self) -> bool:
-        """Whether it needs the addresses of keys that are int64."""
+        """Return True if it needs the addresses of keys that are int64."""
         return self._columns is None
 
     def begin(self, keys: Array | None, addresses: list[Any], groups: Array) -> None:

@@ -43,7 +43,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
             raise self._bad_key(key, error) from None
 
     def contains(self, key: K) -> bool:
-        """Whether the key has an entry."""
+        """Return True if the key has an entry."""
         try:
             return key in self._entries
         except TypeError as error:
@@ -62,7 +62,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
         return iter(self._entries.values())
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Return True if there is no entry."""
         return not self._entries
 
     __getitem__ = get

@@ -127,7 +127,7 @@ class ColumnValue(LoadedValues, ValueState[Any], BatchTable):
         self._store_mixed(distinct, spots, self._columns.find(keys, spots), [value for _, value in pairs.values()])
 
     def has(self, group: int, address: Any) -> bool:
-        """Whether a key has a value; nothing is written back."""
+        """Return True if a key has a value; nothing is written back."""
         if self._table is not None:
             return self._table.get(group, address) is not None
         place = self._loaded_at(address)
@@ -338,7 +338,7 @@ class ColumnValues:
 
 
 def _is_number(address: Any) -> bool:
-    """Whether an address is a key of the columns."""
+    """Return True if an address is a key of the columns."""
     return type(address) is int and -(1 << 63) <= address < 1 << 63
 
 

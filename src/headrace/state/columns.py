@@ -133,7 +133,7 @@ class ColumnTable:
         return slots, column, values
 
     def all_live(self, slots: Ints) -> bool:
-        """Whether all of these, which `find` gave, have an entry."""
+        """Return True if all of these, which `find` gave, have an entry."""
         if not len(slots):
             return True
         return bool(slots.min() >= 0) and (not self._dead.any() or bool(self.live[slots].all()))
@@ -456,7 +456,7 @@ class _NearKeys:
         self.slots: npt.NDArray[np.int32] = np.full(self.high - self.low + 1, -1, np.int32)
 
     def holds(self, low: int, high: int) -> bool:
-        """Whether there are places for all keys between two bounds."""
+        """Return True if there are places for all keys between two bounds."""
         return self.low <= low and high <= self.high
 
     def find(self, keys: Ints) -> Ints | None:
@@ -493,7 +493,7 @@ def _shift_of(size: int) -> int:
 
 
 def _spread(keys: Ints, shifts: npt.NDArray[np.uint64]) -> Ints:
-    """Where to look for keys first."""
+    """Return the first slot to probe for each key."""
     return ((keys.astype(np.uint64) * _SPREAD) >> shifts).astype(np.int64)
 
 

@@ -39,7 +39,7 @@ ATOMS: Final = frozenset(
 
 
 def is_immutable(value: Any) -> bool:
-    """Whether a value can be returned by reference.
+    """Return True if a value can be returned by reference.
 
     >>> is_immutable((1, ("a", None))), is_immutable((1, [2]))
     (True, False)
@@ -89,7 +89,7 @@ _SPECIAL: Final = ("__copy__", "__deepcopy__", "__setstate__", "__slots__", "__g
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether a copy of an object has the same attributes, and nothing else is to be done."""
+    """Return True if a copy of an object has the same attributes, and nothing else is to be done."""
     as_usual = all(getattr(kind, name, None) is getattr(object, name, None) for name in _USUAL)
     plain = as_usual and kind.__dictoffset__ != 0 and not any(hasattr(kind, name) for name in _SPECIAL)
     if plain:

@@ -36,7 +36,7 @@ def lock_directory(path: Path) -> int | None:
 
 
 def _is_lock_of(lock: int, path: Path) -> bool:
-    """Whether the lock file is still in its directory; if not, the lock is released."""
+    """Return True if the lock file is still in its directory; if not, the lock is released."""
     with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(lock), (path / _LOCK).stat()):
             return True

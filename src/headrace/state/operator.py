@@ -61,7 +61,7 @@ class StateSnapshot(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> StateShape:
-        """What redistribution needs."""
+        """The modes and sizes that redistribution needs."""
         return StateShape(self.mode, len(self.offsets))
 
     def elements(self) -> list[memoryview]:
@@ -141,7 +141,7 @@ class RestoredOperatorState(msgspec.Struct, frozen=True):
 
 
 def rescale(old: Sequence[OperatorStateSnapshot | None], parallelism: int) -> list[RestoredOperatorState]:
-    """What each of `parallelism` new subtasks restores from the snapshots of all old ones (None: it left none).
+    """Return the state that each new subtask restores from the snapshots of all old ones (None: it left none).
 
     >>> [len(part.states) for part in rescale([OperatorStateSnapshot(), None], 3)]
     [0, 0, 0]

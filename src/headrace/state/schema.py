@@ -1,4 +1,4 @@
-"""Whether stored state can be read with the types that a program now declares, and how (SPEC R8.6, R7.3).
+"""Compatibility of stored state with the types that a program now declares (SPEC R8.6, R7.3).
 
     AS_IS                         the types are the same
     WITH_RECONFIGURED_SERIALIZER  the stored form stays, only reading differs: fields in another order, or now nullable
@@ -24,7 +24,7 @@ from headrace.records.types import TypeInformation, form_of
 
 
 class TypeChange(enum.Enum):
-    """How a stored type relates to the declared one: Flink's TypeSerializerSchemaCompatibility."""
+    """The relation of a stored type to the declared one: Flink's TypeSerializerSchemaCompatibility."""
 
     AS_IS = "as is"
     WITH_RECONFIGURED_SERIALIZER = "with reconfigured serializer"
@@ -51,7 +51,7 @@ _NARROWER |= {pa.float32(): _INTS[:2], pa.float64(): [*_INTS[:3], pa.float32()]}
 
 
 def compare_types(old: TypeInformation, new: TypeInformation) -> Compatibility:
-    """Whether values stored as `old` can be read as `new`.
+    """Return True if values stored as `old` can be read as `new`.
 
     >>> from headrace.records.types import as_type
     >>> compare_types(as_type("a int"), as_type("a bigint, b string")).change
@@ -100,13 +100,13 @@ def _compare_fields(old: pa.Field, new: pa.Field) -> Compatibility:
 
 
 def _stored_form(field: pa.Field) -> str:
-    """What the bytes of a column mean, where that is not what their Arrow type says."""
+    """Return the meaning of a column's bytes where the Arrow type does not give it."""
     form = form_of(field)
     return "" if form in ("tuple", "mutable") else form
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether every value of the old type is exactly one of the new."""
+    """Return True if every value of the old type is exactly one of the new."""
     if new in _NARROWER:
         return old in _NARROWER[new]
     if pa.types.is_decimal128(old) and pa.types.is_decimal128(new):
@@ -194,7 +194,7 @@ def _form_text(form: StateMeta) -> str:
 
 
 def _holds(form: StateMeta, other: StateMeta) -> bool:
-    """Whether all of another form's values can be read as this form, and nothing is lost."""
+    """Return True if all of another form's values can be read as this form, and nothing is lost."""
     try:
         check_state("", other, form, migrate_ttl=True)
     except (IllegalState, StateMigrationError):

@@ -28,7 +28,7 @@ class Expiry:
         self.accesses = 0
 
     def is_expired(self, stamp: int, now: int) -> bool:
-        """Whether an entry with this stamp is expired; it is at the boundary (SPEC R2.2)."""
+        """Return True if an entry with this stamp is expired; it is at the boundary (SPEC R2.2)."""
         return min(stamp + self.ttl, MAX_TIMESTAMP) <= now
 
     def touch(self) -> int:

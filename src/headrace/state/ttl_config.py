@@ -48,13 +48,13 @@ class IncrementalCleanup(NamedTuple):
         return self.cleanup_size
 
     def run_cleanup_for_every_record(self) -> bool:
-        """Whether entries are checked at each record, too."""
+        """Return True if entries are checked at each record, too."""
         return self.every_record
 
 
 @dataclass(frozen=True, slots=True)
 class CleanupStrategies:
-    """What removes expired state besides reading it (SPEC R2.5)."""
+    """The ways to remove expired state besides reading it (SPEC R2.5)."""
 
     class Strategies(enum.Enum):
         """The ways to remove expired state."""
@@ -72,15 +72,15 @@ class CleanupStrategies:
     background: bool = True
 
     def is_cleanup_in_background(self) -> bool:
-        """Whether expired state is removed in the background by default."""
+        """Return True if expired state is removed in the background by default."""
         return self.background
 
     def in_full_snapshot(self) -> bool:
-        """Whether snapshots leave out expired state."""
+        """Return True if snapshots leave out expired state."""
         return self.full_snapshot
 
     def in_rocksdb_compact_filter(self) -> bool:
-        """Whether expired state is removed from RocksDB's files without an access."""
+        """Return True if expired state is removed from RocksDB's files without an access."""
         return self.compact_filter is not None or self.background
 
     def get_incremental_cleanup_strategy(self) -> IncrementalCleanup | None:
@@ -101,7 +101,7 @@ class CleanupStrategies:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StateTtlConfig:
-    """How long state lives, which accesses renew it, and how expired state is removed.
+    """The time to live of a state: its length, the accesses that renew it, and the removal of expired entries.
 
     >>> config = (
     ...     StateTtlConfig.new_builder(Time.hours(1))
@@ -121,7 +121,7 @@ class StateTtlConfig:
         OnReadAndWrite = 2
 
     class StateVisibility(enum.Enum):
-        """Whether a read may return an expired entry that is not removed yet."""
+        """The visibility of expired entries that are not removed yet."""
 
         ReturnExpiredIfNotCleanedUp = 0
         NeverReturnExpired = 1
@@ -142,17 +142,17 @@ class StateTtlConfig:
         return StateTtlConfig.Builder(ttl)
 
     def is_enabled(self) -> bool:
-        """Whether state expires at all."""
+        """Return True if state expires at all."""
         return self.update_type is not StateTtlConfig.UpdateType.Disabled
 
     @property
     def renews_on_read(self) -> bool:
-        """Whether a read renews an entry."""
+        """Return True if a read renews an entry."""
         return self.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
 
     @property
     def returns_expired(self) -> bool:
-        """Whether a read may return an expired entry once."""
+        """Return True if a read may return an expired entry once."""
         return self.visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def get_ttl(self) -> Time:
@@ -168,11 +168,11 @@ class StateTtlConfig:
         return self.update_type
 
     def get_state_visibility(self) -> StateTtlConfig.StateVisibility:
-        """Whether a read may return expired entries."""
+        """Return the visibility of expired entries."""
         return self.visibility
 
     def get_cleanup_strategies(self) -> CleanupStrategies:
-        """What removes expired state."""
+        """Return the ways in which expired state is removed."""
         return self.cleanup
 
     def __repr__(self) -> str:
@@ -202,7 +202,7 @@ class StateTtlConfig:
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
         def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
-            """Whether a read may return expired entries; default: never."""
+            """Set the visibility of expired entries; default: a read never returns them."""
             return self._set(visibility=state_visibility)
 
         def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:

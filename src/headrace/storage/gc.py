@@ -174,7 +174,7 @@ def _verdict_on_unneeded(facts: Facts, parsed: ParsedPath, unreadable: set[int])
 
 
 def _under_way(facts: Facts, attempt: AttemptId, checkpoint_id: int) -> bool:
-    """Whether a file that no completed checkpoint needs may become part of one.
+    """Return True if a file that no completed checkpoint needs may become part of one.
 
     Only of a checkpoint that is newer than every completed one: a completed checkpoint aborts all older ones, and
     increments build on completed checkpoints only.

@@ -1,4 +1,4 @@
-"""Where the bytes of a part of state are: plain data in acks and in `_metadata`.
+"""Handles of stored bytes: plain data in acknowledgements and in `_metadata`.
 
 InlineBytes   the bytes themselves
 FileSegment   a run of bytes of a file, with its checksum

@@ -256,7 +256,7 @@ def metadata_path(directory: str) -> str:
 
 
 def is_shared_file(path: str) -> bool:
-    """Whether a file is one that several checkpoints of a job may use.
+    """Return True if a file is one that several checkpoints of a job may use.
 
     >>> (
     ...     is_shared_file(f"/data/job/shared/{shared_file(AttemptId(1), 7, 'v3-s0', '0' * 32)}"),
@@ -268,7 +268,7 @@ def is_shared_file(path: str) -> bool:
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Whether a path lies below a directory.
+    """Return True if a path lies below a directory.
 
     >>> is_inside("/data/a/b", "/data/a"), is_inside("/data/ab", "/data/a")
     (True, False)
@@ -360,7 +360,7 @@ def make_savepoint_directory(
 
 
 def is_job_id(name: str) -> bool:
-    """Whether a directory's name is a job's.
+    """Return True if a directory's name is a job's.
 
     >>> is_job_id("0" * 32)
     True

@@ -73,7 +73,7 @@ class CompletedRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it is not in the directory of a checkpoint."""
+        """Return True if the snapshot is a savepoint, outside of the job's checkpoint directory."""
         return self.pointer != f"chk-{self.checkpoint_id}"
 
 
@@ -303,7 +303,7 @@ def numbers_of(store: ObjectStore, snapshot: Snapshot, layouts: Collection[JobLa
 
 
 class LogStatus(enum.Enum):
-    """Whether a driver still leads, as far as it knows."""
+    """The leadership of a driver, as far as it knows."""
 
     LEADING = "leading"
     UNCERTAIN = "uncertain"  # a claim got no answer: settle() before anything else
@@ -528,7 +528,7 @@ class JobLog:
                 self._store.delete(stale)
 
     def _built_on_the_newest(self, entry: LogEntry) -> bool:
-        """Whether the number was really the next one, and not one that had been used and deleted."""
+        """Return True if the number was the next one, not one that was used and deleted before."""
         before = self._layout.log_entry(entry.seq - 1)
         with _unknown_if_it_fails(self._layout.log_entry(entry.seq)):
             if entry.seq == 1:

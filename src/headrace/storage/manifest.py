@@ -71,7 +71,7 @@ class StatePiece(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 
 def state_in(pieces: Iterable[StatePiece]) -> TakenState:
-    """What the pieces of an operator's subtasks hold, beside what its function declares."""
+    """Return the kinds of state in an operator's pieces besides those that its function declares."""
     keyed, own = False, None
     for piece in pieces:
         keyed = keyed or piece.kind is PieceKind.KEYED
@@ -100,7 +100,7 @@ class OperatorManifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_u
 
     @property
     def fully_finished(self) -> bool:
-        """Whether every subtask had finished: restored as finished, it does not run (SPEC R4.5)."""
+        """Return True if every subtask had finished: restored as finished, it does not run (SPEC R4.5)."""
         return sum(subtask.finished for subtask in self.subtasks) == self.parallelism
 
     @property

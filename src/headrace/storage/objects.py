@@ -293,7 +293,7 @@ class ObjectStore(ABC):
         """A writer of a new object in a directory; `label` (an attempt) goes into the name of what a crash leaves."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object; an unreachable store is an error, not a no."""
+        """Return True if there is an object; an unreachable store is an error, not a no."""
         try:
             self.size(path)
         except MissingObject:

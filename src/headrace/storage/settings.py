@@ -20,14 +20,14 @@ MAX_JOBMANAGER_STATE: Final = 5 * 1024 * 1024
 
 
 class StorageKind(enum.Enum):
-    """Where the state of checkpoints goes."""
+    """The kinds of checkpoint storage."""
 
     JOBMANAGER = "jobmanager"  # inside the acks, to the driver
     FILESYSTEM = "filesystem"
 
 
 class StorageSettings(msgspec.Struct, frozen=True):
-    """What the configuration says about storage; unset, the kind is filesystem if there is a directory.
+    """The storage options of a configuration; unset, the kind is filesystem if there is a directory.
 
     >>> StorageSettings.of(Configuration({"execution.checkpointing.dir": "/data/"})).kind
     <StorageKind.FILESYSTEM: 'filesystem'>

@@ -32,7 +32,7 @@ class SharedEntry:
 
 
 class Unregistered(msgspec.Struct, frozen=True):
-    """What may be deleted now, and the restored snapshots whose directory must stay."""
+    """The files that may be deleted now, and the restored snapshots whose directory must stay."""
 
     delete: tuple[str, ...]
     in_use: frozenset[int]
@@ -101,7 +101,7 @@ class SharedStateRegistry:
         return tuple(msgspec.structs.replace(piece, parts=tuple(map(part_of, piece.parts))) for piece in pieces)
 
     def has_keyed_parts(self, manifest: Manifest) -> bool:
-        """Whether every part of keyed state is known, so that an increment on this snapshot can refer to it."""
+        """Return True if every part of keyed state is known, so that an increment on this snapshot can refer to it."""
         return all(
             shared_key(operator.id, part.id) in self._entries
             for operator in manifest.operators

@@ -137,7 +137,7 @@ class WebHdfsStore(ObjectStore):
             raise failure
 
     def _was_renamed(self, path: str, temporary: str, failure: Exception) -> bool:
-        """Whether a rename has happened whose reply is lost; once the temporary file is deleted, it cannot any more."""
+        """Return True if a rename whose reply is lost has happened; after the temporary file's deletion it cannot."""
         try:
             return not self._ask("DELETE", temporary, "DELETE")["boolean"]
         except Exception as error:

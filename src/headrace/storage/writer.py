@@ -42,7 +42,7 @@ class Scope(enum.Enum):
 
 
 class SnapshotTarget(msgspec.Struct, frozen=True):
-    """Where a checkpoint goes: plain data that travels with the trigger.
+    """The target of a checkpoint: plain data that travels with the trigger.
 
     Without a `directory` all state travels in the acks (storage `jobmanager`). Without a `shared_directory` nothing is
     shared: a savepoint keeps everything in its own directory.

@@ -73,7 +73,7 @@ class HarnessOptions(TypedDict, total=False):
 
 
 class _HarnessSnapshot(msgspec.Struct, frozen=True):
-    """What one subtask left: the state of each of its operators."""
+    """The snapshot of one subtask: the state of each of its operators."""
 
     checkpoint_id: int
     operators: TaskState

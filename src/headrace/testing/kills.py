@@ -42,7 +42,7 @@ class KillPoints:
         (Path(self.directory) / point).touch()
 
     def disarm(self, point: str) -> bool:
-        """Whether the point was armed; it is not armed any more."""
+        """Disarm the point; return True if it was armed."""
         try:
             (Path(self.directory) / point).unlink()
         except FileNotFoundError:

@@ -93,7 +93,7 @@ class _MemoryWriter(ObjectWriter):
 
 
 class FaultKind(enum.Enum):
-    """What goes wrong.
+    """The kinds of storage faults.
 
     >>> FaultKind("torn")
     <FaultKind.TORN: 'torn'>

@@ -362,7 +362,7 @@ _SUFFIXES = {"text": "txt", "json": "jsonl", "csv": "csv", "parquet": "parquet",
 def writing_format(
     format: str | FileFormat | Callable[[Any], bytes], compression: str, delimiter: str, sink: str
 ) -> FileFormat:
-    """What writes files of a format that a user named, or of lines that a function makes of records."""
+    """Return the writer of a named format, or of lines that a function makes of records."""
     if isinstance(format, FileFormat):
         return format
     if not isinstance(format, str):

@@ -117,11 +117,11 @@ class FileSink(Sink[PreparedFile]):
         self.bucket, self.roll_ms, self.idle_ms, self.prefix, self.suffix = bucket, roll_ms, idle_ms, prefix, suffix
 
     def file_format(self) -> FileFormat:
-        """What writes the files."""
+        """Return the format that writes the files."""
         return writing_format(self.format, self.compression, self.delimiter, self._name)
 
     def check(self, stream_type: TypeInformation) -> None:
-        """Whether records of this type can be written."""
+        """Raise an error if records of this type cannot be written."""
         type, format = self.type or stream_type, self.file_format()
         if format.takes_fields and type.kind not in ("row", "tuple"):
             raise InvalidArgument(
@@ -141,7 +141,7 @@ class FileSink(Sink[PreparedFile]):
         return open_target(self.path, f".headrace-{context.job_id[:8]}")
 
     def rest_of(self, type: TypeInformation) -> TypeInformation:
-        """What is written into the files: all but the partitions."""
+        """Return the columns that are written into the files: all except the partition columns."""
         if not self.partition_by or type.schema is None:
             return type
         return TypeInformation("row", pa.schema([f for f in type.schema if f.name not in self.partition_by]))
@@ -230,7 +230,7 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
                 one.flush()
 
     def _is_old(self, part: FormatWriter, now: int) -> bool:
-        """Whether a file is finished before the next record. It is not visible before its checkpoint, so no timer does it."""
+        """Return True if the file must be finished before the next record; files appear at checkpoints, so no timer does."""
         roll, idle = self._sink.roll_ms, self._sink.idle_ms
         return (roll is not None and now - part.opened >= roll) or (idle is not None and now - part.written >= idle)
 
@@ -258,7 +258,7 @@ class FileSinkWriter(SinkWriter[PreparedFile]):
         return prepared
 
     def _is_abandoned(self, name: str) -> bool:
-        """Whether a file is of an earlier attempt; those in the restored checkpoint are committed by now.
+        """Return True if a file is of an earlier attempt; those in the restored checkpoint are committed by now.
 
         A barrier comes only when all subtasks run, and each commits what it was restored with before it runs. Each subtask
         removes its own files, the first one also those of subtasks that do not exist any more. Files of a newer epoch are

@@ -129,11 +129,11 @@ class FileSource(DynamicSource[FileSplit]):
 
     @property
     def lines(self) -> bool:
-        """Whether files are lines."""
+        """Return True if files are lines."""
         return self.format.lines if isinstance(self.format, FileFormat) else self.format != "parquet"
 
     def line_format(self) -> FileFormat | None:
-        """What reads files; None for Parquet."""
+        """The format that reads lines; None for Parquet."""
         if isinstance(self.format, FileFormat):
             return self.format
         if self.format == "parquet":

@@ -1,4 +1,4 @@
-"""Where a file sink writes: files are invisible until they are committed, then visible at once and complete.
+"""Targets of a file sink: files are invisible until they are committed, then visible at once and complete.
 
     local and mounted directories   written in a hidden directory, committed by a rename
     s3                              a multipart upload, committed by completing it: no object exists before

@@ -39,7 +39,7 @@ def load() -> Any:
 
 
 def is_one_of(error: Any, *names: str) -> bool:
-    """Whether a KafkaError has one of these codes, named as in confluent_kafka.KafkaError."""
+    """Return True if a KafkaError has one of these codes, named as in confluent_kafka.KafkaError."""
     codes = load().KafkaError
     return any(error.code() == getattr(codes, name) for name in names)
 
@@ -59,7 +59,7 @@ def reason_of(error: Exception) -> Any:
 
 
 class KafkaClient:
-    """Where the brokers are and how to talk to them; makes clients, and keeps secrets out of every text.
+    """The brokers and their options; makes clients, and keeps secrets out of every text.
 
     >>> KafkaClient("broker:9092", {"sasl.password": "hunter2"}).hide("no property hunter2")
     'no property ***'
@@ -85,7 +85,7 @@ class KafkaClient:
         return {**defaults, **self._options, **fixed, "bootstrap.servers": self.brokers}
 
     def option(self, key: str, default: Any) -> Any:
-        """What the user has set for a key."""
+        """Return the user's value of a librdkafka option."""
         return self._options.get(key, default)
 
     def make(self, kind: str, conf: Mapping[str, Any]) -> Any:

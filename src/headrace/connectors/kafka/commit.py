@@ -52,7 +52,7 @@ def own_transactions(transactional_id: str, topic: str) -> str:
 
 
 class Marker(dict[str, int]):
-    """How far each writer's committables are committed: origin -> sequence, the newest writers last.
+    """The newest committed sequence of each writer (origin), the newest writers last.
 
     >>> marker = Marker.read('{"a1":3}')
     >>> marker.of("a1"), marker.of("b2"), marker.after("b2", 1).text
@@ -74,7 +74,7 @@ class Marker(dict[str, int]):
         return self.get(origin, 0)
 
     def after(self, origin: str, sequence: int) -> Marker:
-        """When one more committable is committed."""
+        """Return the marker after one more committable."""
         others = [(name, last) for name, last in self.items() if name != origin]
         return Marker([*others[1 - _ORIGINS :], (origin, sequence)])
 
@@ -169,7 +169,7 @@ class TransactionCommitter(Committer[KafkaCommittable]):
             self._open.pop(key).close()  # the subtask that has the id now will need it
 
     def _commit(self, committable: KafkaCommittable, number: int | None, tries: int) -> bool:
-        """Whether it is there now."""
+        """Commit once more; return True if the committable is visible now."""
         key = committable.transactional_id, committable.topic
         transactions = self._open.get(key)
         try:
@@ -193,7 +193,7 @@ class TransactionCommitter(Committer[KafkaCommittable]):
             return False
 
     def _marker_lost(self, committable: KafkaCommittable, marker: Marker) -> bool:
-        """Whether the predecessor of a committable is unknown, and with it whether the committable was committed."""
+        """Return True if the committable's predecessor is unknown, so that nothing says if it was committed."""
         known = marker.of(committable.origin)
         forgotten = known == 0 and time.time() - committable.written > _OLD_SECONDS
         if known == committable.sequence - 1 and not forgotten:

@@ -173,7 +173,7 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         return f"KafkaSource({self.client.brokers!r}, {what})"
 
     def wants(self, topic: str, partition: int | None = None) -> bool:
-        """Whether the source reads a topic, or one of its partitions."""
+        """Return True if the source reads a topic, or one of its partitions."""
         if self.pattern is None:
             return topic in self.topics and (
                 partition is None or not self.partitions or (topic, partition) in self.partitions
@@ -362,7 +362,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         return {place: ends[place] if offset is None else offset for place, offset in exact.items()}
 
     def _fallback(self, places: list[Place], what: str) -> dict[Place, int | None]:
-        """Where partitions start that have no offset."""
+        """Return the start offsets of partitions without an offset."""
         if places and self._source.start_fallback == "fail":
             topic, partition = places[0]
             raise ConfigError(
@@ -457,7 +457,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self.finished = not self._splits
 
     def poll(self, max_records: int) -> Batch | None:
-        """What has come by now, of any partition."""
+        """Return the records that have arrived, of any partition."""
         try:
             messages = self._consumer.consume(min(max_records, _MOST), 0.0)
         except load().KafkaException as error:  # what librdkafka cannot go on after

@@ -63,7 +63,7 @@ class EpochSink(Sink[PreparedFile]):
 
 
 def staging_directory(staging: str, operator_id: str) -> str:
-    """Where the records of one sink wait.
+    """Return the staging directory of one sink.
 
     >>> staging_directory("/chk/taskowned", "cbc357cc")
     '/chk/taskowned/epochs-cbc357cc'

@@ -83,7 +83,7 @@ class PartitionSplit(msgspec.Struct, frozen=True):
 
 @durable("offset-split-1")
 class OffsetSplit(msgspec.Struct, frozen=True):
-    """Where a `SimpleDataSourceStreamReader` stands: offsets as JSON; `end` is set inside a batch that has given `done`."""
+    """The position of a `SimpleDataSourceStreamReader`: offsets as JSON; `end` is set if a batch has given `done`."""
 
     start: str | None = None
     end: str | None = None
@@ -244,7 +244,7 @@ class PythonDataSource(DynamicSource[Any]):
 
 
 def takes_limit(reader: DataSourceStreamReader) -> bool:
-    """Whether latestOffset has the arguments that it has since Spark 4.2."""
+    """Return True if latestOffset has the arguments of Spark 4.2 and newer."""
     return bool(inspect.signature(reader.latestOffset).parameters)
 
 
@@ -366,7 +366,7 @@ def _as_splits(source: PythonDataSource, partitions: Any) -> list[PartitionSplit
 
 
 class _SourceRows:
-    """What one `read` gives, as Arrow batches of any size; the first `skip` rows were given before a failure."""
+    """The rows of one `read` as Arrow batches; the first `skip` rows were returned before a failure."""
 
     def __init__(self, source: PythonDataSource, rows: Any, skip: int) -> None:
         if not isinstance(rows, Iterator):
@@ -387,7 +387,7 @@ class _SourceRows:
 
     @property
     def ended(self) -> bool:
-        """Whether no row is left; it takes the next batch from the source to find out."""
+        """Return True if no row is left; this takes the next batch from the source."""
         while self._rest is None or not self._rest.num_rows:
             batch = self._next()
             if batch is None:

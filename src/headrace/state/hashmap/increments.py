@@ -31,7 +31,7 @@ class SegmentCheckpoint:
 
 @dataclass(slots=True)
 class Generation:
-    """What changed between two freezes, by state."""
+    """The changes between two freezes, by state."""
 
     sequence: int
     layers: dict[Any, TableChanges] = field(default_factory=dict)
@@ -51,11 +51,11 @@ class History:
 
     @property
     def tracking(self) -> bool:
-        """Whether changes must be kept apart: some checkpoint is, or may become, a base."""
+        """Return True if changes must be kept apart: some checkpoint is, or may become, a base."""
         return self.confirmed is not None or bool(self.undecided)
 
     def outgrown(self, live_entries: int) -> bool:
-        """Whether the changes that are kept outnumber the state itself, so that an increment makes no sense."""
+        """Return True if the changes that are kept outnumber the state itself, so that an increment makes no sense."""
         return sum(generation.size() for generation in self.generations) > live_entries
 
     def base_for(self, live_entries: int) -> SegmentCheckpoint | None:

@@ -30,7 +30,7 @@ Table: TypeAlias = dict[Any, Any]
 
 
 class Cursor:
-    """How far a snapshot has read a state: groups below `at` are no longer needed."""
+    """The progress of a snapshot in a state: groups below `at` are no longer needed."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -263,7 +263,7 @@ class StateTable(DictTable):
 
     @property
     def layered(self) -> bool:
-        """Whether any group may have layers below."""
+        """Return True if any group may have layers below."""
         return self._merging or self.tracking
 
     def base_size(self) -> int:

@@ -34,7 +34,7 @@ def column_fields(name: str, type_info: TypeInformation) -> list[pa.Field]:
 
 
 def cells_of(values: Sequence[Any], type_info: TypeInformation) -> Sequence[Any]:
-    """What `columns_of` takes: values of a type as they are, the pickle and the text of untyped ones; None is a null."""
+    """Return the input of `columns_of`: typed values unchanged, untyped ones as pickle and text; None is a null."""
     if type_info.schema is not None:
         return values
     return [None if value is None else (dump_values([value], "a value"), _text(value)) for value in values]

@@ -401,7 +401,7 @@ def write_table(
 
 
 def _encodings(schema: pa.Schema) -> dict[str, Any]:
-    """How columns are written: sorted integer keys, and integers under them, as differences; others with dictionaries."""
+    """Return the encoding of each column: differences for integers and sorted integer keys, else dictionaries."""
     if "key" not in schema.names or not pa.types.is_integer(schema.field("key").type):
         return {}
     if any(pa.types.is_nested(field.type) for field in schema):

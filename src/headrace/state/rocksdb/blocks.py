@@ -131,7 +131,7 @@ class Blocks:
 
 
 def _latest(keys: Ints) -> Ints | None:
-    """Where the last entry of each key is, in the order of the keys; None if all of them are in order already."""
+    """Return the position of each key's last entry, in key order; None if the keys are in order already."""
     if (keys[1:] > keys[:-1]).all():
         return None
     order = np.argsort(keys)  # several times as fast as one that keeps the order of equal keys

@@ -48,7 +48,7 @@ class Sweeper:
         return cleanup.background or cleanup.compact_filter is not None
 
     def begins(self, now: int) -> bool:
-        """Whether the next step is the first of a pass."""
+        """Return True if the next step is the first of a pass."""
         return self._position is None and (self._due is None or now >= self._due)
 
     def step(self, store: Store, budget: int, clock: Callable[[], int], *, written: bool) -> tuple[int, int]:

@@ -44,7 +44,7 @@ _ENTRIES_OF_ROW: Final = 16  # which cost in a block what one costs as a row
 
 
 class Rows(Protocol):
-    """What the columns need of the rows in the database."""
+    """The access to database rows that the columns need."""
 
     def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
         """The numbers of keys, and which of the keys have one."""
@@ -55,7 +55,7 @@ class Rows(Protocol):
         ...
 
     def has_frozen(self) -> bool:
-        """Whether there are frozen changes that are not written yet."""
+        """Return True if there are frozen changes that are not written yet."""
         ...
 
 
@@ -289,7 +289,7 @@ class NumberRows(StateRows):
         return _ENTRY_BYTES if count < _FEW else 1 + self.columns.used_bytes() // count
 
     def is_full(self) -> bool:
-        """Whether there are too many entries, and nothing is done about it yet."""
+        """Return True if there are too many entries, and nothing is done about it yet."""
         count, limit = self.columns.count, _DRAIN_AT * self.limit
         return not self._drains and count > limit and count + self.columns.older_count > 2 * limit
 
@@ -387,7 +387,7 @@ class NumberRows(StateRows):
         return bool(self.frozen)
 
     def has_row(self, group: int, address: Any) -> bool:
-        """Whether there is an entry under an address that the columns cannot hold, such as one with a namespace."""
+        """Return True if there is an entry under an address that columns cannot hold, such as one with a namespace."""
         return self.column.get(self.keys.base(group, address)) is not None
 
     def has_pending(self) -> bool:

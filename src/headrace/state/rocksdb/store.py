@@ -174,7 +174,7 @@ class Column:
             self._family.set_options({"periodic_compaction_seconds": str(max(1, period_ms // 1000))})
 
     def in_memory(self) -> bool:
-        """Whether the memtables have rows."""
+        """Return True if the memtables have rows."""
         return bool(self.number("num-entries-active-mem-table") or self.number("num-immutable-mem-table"))
 
     def number(self, name: str) -> int:

@@ -59,7 +59,7 @@ _NUMBERS: Final = 1 << 16  # rows that are read at once
 
 @dataclass(slots=True)
 class RowSpace:
-    """What all states of a backend share; the guard is held while rows and layers change together."""
+    """The parts that all states of a backend share; the guard is held while rows and layers change together."""
 
     keys: RowKeys
     groups: KeyGroupRange
@@ -105,7 +105,7 @@ class StateRows(ABC):
         """Estimate of the bytes of memory of a clean entry."""
 
     def is_full(self) -> bool:
-        """Whether a cut is needed, since only clean entries can be dropped."""
+        """Return True if a cut is needed, since only clean entries can be dropped."""
         return False
 
     def settle_reads(self) -> None:
@@ -116,7 +116,7 @@ class StateRows(ABC):
 
     @abstractmethod
     def has_pending(self) -> bool:
-        """Whether there are unwritten changes."""
+        """Return True if there are unwritten changes."""
 
     @abstractmethod
     def _pending(self) -> dict[Any, int]:
@@ -283,7 +283,7 @@ class LayeredRows(StateRows):
                 yield change
 
     def is_pending(self, group: int, address: Any) -> bool:
-        """Whether an address has unwritten changes."""
+        """Return True if an address has unwritten changes."""
         return address in self.tables[group] or any(address in table for table in self.layers_at(group))
 
     @abstractmethod

@@ -189,12 +189,12 @@ class WriteBack:
 
     @property
     def pending(self) -> bool:
-        """Whether there are unwritten frozen layers."""
+        """Return True if there are unwritten frozen layers."""
         return bool(self._cuts)
 
     @property
     def held(self) -> bool:
-        """Whether a snapshot keeps newer changes from being written."""
+        """Return True if a snapshot keeps newer changes from being written."""
         return any(cut.resolve is not None for cut in list(self._cuts))
 
     def cut(self, store: Store, states: Sequence[StateRows], resolve: Callable[[], None] | None = None) -> Cut:

@@ -88,7 +88,7 @@ class Writes(QueuedExecutor):
         return Future()
 
     def ready(self) -> bool:
-        """Whether the oldest one does not wait for in-flight data."""
+        """Return True if the oldest write does not wait for in-flight data."""
         progress: SnapshotInProgress | None = self.waiting[0].args[0] if self.waiting else None
         return progress is not None and (not progress.capturing or progress.cancelled)
 
@@ -104,7 +104,7 @@ class SimulatedIo(DriverIo):
         self._clock, self._store, self._pause = clock, store, pause
 
     def close(self) -> None:
-        """What waits is never done: the driver's process has ended."""
+        """Drop all waiting work: the driver's process has ended."""
 
     def now(self) -> int:
         """Virtual milliseconds."""
@@ -156,7 +156,7 @@ class Worker:
         self.messages.append(Running())
 
     def serve(self) -> None:
-        """What the worker's loop does between two steps."""
+        """Do the work of a worker's loop between two steps."""
         if isinstance(self.task, Subtask):
             self.mailbox.serve(self.task)
         if self.task.status is Status.FINISHED and not self.said_finished and not self.writes.waiting:
@@ -248,7 +248,7 @@ class Attempt:
 
     @property
     def finished(self) -> bool:
-        """Whether every task has ended well."""
+        """Return True if every task has finished."""
         return all(worker.task.status is Status.FINISHED for worker in self.workers)
 
 

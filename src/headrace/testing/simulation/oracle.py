@@ -1,4 +1,4 @@
-"""What must hold: at every completed checkpoint, and at the end of a run."""
+"""Invariants of a run: at every completed checkpoint, and at its end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Oracle:
             self._check_state(where, counts, done)
 
     def _commit_epochs(self, driver: Driver, snapshot: Snapshot) -> None:
-        """What a driver would commit that restores the checkpoint."""
+        """Commit the epochs that a driver which restores the checkpoint would commit."""
         for _, operator in epoch_sinks(driver.plan.graph):
             for one in prepared_of(self._store, snapshot.manifest, operator.id):
                 for transaction in one.committables:
@@ -195,7 +195,7 @@ def _drain(attempt: Attempt, clock: _Clock) -> None:
 
 
 def _waits(attempt: Attempt, clock: _Clock) -> bool:
-    """Whether asynchronous calls are under way: then time moves to the next deadline."""
+    """Move the clock to the next deadline if asynchronous calls are under way; return True if it moved."""
     tasks = [worker.task for worker in attempt.workers if isinstance(worker.task, Subtask)]
     if not any(operator.busy for task in tasks for operator in task.operators):
         return False
@@ -229,7 +229,7 @@ def _weights(rows: Counter[Any]) -> Counter[int]:
 
 
 def _counts(attempt: Attempt, finished: set[Any]) -> Counter[int]:
-    """What keyed state says: records of each key."""
+    """Return the records of each key by its keyed state."""
     counts: Counter[int] = Counter()
     for operator in _operators(attempt, finished):
         if isinstance(operator, KeyedOperator):

@@ -40,7 +40,7 @@ _MODES: dict[str, dict[Option[Any], str]] = {
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run was like."""
+    """The result of a run."""
 
     seed: int
     mode: str
@@ -233,7 +233,7 @@ class Run:
         return actions
 
     def _attempt_actions(self, attempt: Attempt | None, driver: Driver | None) -> list[Callable[[], None]]:
-        """What tasks can do; one that meets a fault of the storage dies, and its attempt with it."""
+        """Return the possible actions of tasks; a task that meets a storage fault fails its attempt."""
         if attempt is None:
             return []
         actions = [action for worker in attempt.workers for action in self._worker_actions(attempt, worker, driver)]

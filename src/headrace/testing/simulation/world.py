@@ -42,7 +42,7 @@ class _Transaction:
 
 
 class World:
-    """What a two-phase sink writes to; it outlives every worker and driver."""
+    """The target of a two-phase sink; it outlives every worker and driver."""
 
     def __init__(self) -> None:
         self.transactions: dict[str, _Transaction] = {}
@@ -76,11 +76,11 @@ class World:
         self.move(name, "committed")
 
     def visible(self) -> Counter[Any]:
-        """What readers of committed transactions see."""
+        """Return the rows of committed transactions."""
         return Counter(row for t in self.transactions.values() if t.state == "committed" for row in t.rows)
 
     def open_rows(self, names: set[str]) -> Counter[Any]:
-        """What is written in some open transactions."""
+        """Return the rows of the named open transactions."""
         return Counter(row for name in names for row in self.transactions[name].rows)
 
     def fork(self) -> World:
