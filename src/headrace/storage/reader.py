@@ -41,8 +41,8 @@ class SnapshotReader:
     >>> from headrace.testing.storage_faults import MemoryStore
     >>> store = MemoryStore()
     >>> store.put("/chk-1/a", b"headrace")
-    >>> SnapshotReader(store).read(FileSegment("/chk-1/a", 4, 4, zlib.crc32(b"gate")))
-    b'gate'
+    >>> SnapshotReader(store).read(FileSegment("/chk-1/a", 4, 4, zlib.crc32(b"race")))
+    b'race'
     """
 
     def __init__(self, store: ObjectStore) -> None:
