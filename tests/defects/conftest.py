@@ -7,7 +7,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "edges"))
 
-from edge_kit import Cluster
+from edge_kit import Cluster, jobs, ledger, tap
+
+__all__ = ["cluster", "jobs", "ledger", "tap"]
 
 
 @pytest.fixture

@@ -524,6 +524,16 @@ class Job:
         self.wait()
         return Path(pointer)
 
+    def lose_worker_in_stop(self, directory: Path) -> BaseException | None:
+        """Stop with a savepoint; a worker dies when that is complete and no subtask knows. The error of the stop."""
+        before = self._job.service.newest_checkpoint
+        self._job.cluster.lost_completions = sys.maxsize
+        answer = self._requests.submit(self.client.stop_with_savepoint, False, str(directory), timeout=WAIT)
+        assert eventually(lambda: self._job.service.newest_checkpoint is not before)
+        self._job.cluster.lost_completions = 0
+        self.kill_worker()
+        return answer.exception(WAIT)
+
     def cancel(self) -> None:
         self.client.cancel(WAIT)
 
