@@ -47,9 +47,10 @@ from headrace.driver.job import SparkJob
 from headrace.driver.log_output import shows_progress, start_log_output
 from headrace.driver.progress import live_table
 from headrace.driver.replan import dry_run, with_key_groups
+from headrace.driver.restore_plan import saved_operators
+from headrace.driver.resume import named_manifest
 from headrace.driver.session import get_session
 from headrace.driver.shipping import add_archive, add_file, install_requirements
-from headrace.driver.snapshots import named_manifest, saved_operators
 from headrace.errors import ConfigError, GraphError, HeadraceError, InvalidArgument
 from headrace.graph.job_graph import JobGraph, NodeInput, Pipeline, build_job_graph
 from headrace.graph.levels import Layout, as_json, describe, lay_out

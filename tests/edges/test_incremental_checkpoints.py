@@ -3,7 +3,7 @@
 import pytest
 from edge_kit import counted
 
-from headrace.driver.snapshots import JobSnapshots
+from headrace.driver.shared_files import SharedFiles
 from headrace.errors import HeadraceError, IllegalState
 
 INCREMENTAL = {"execution.checkpointing.incremental": "true"}
@@ -77,7 +77,7 @@ def test_incremental_checkpoints_in_the_memory_of_the_driver(cluster):
 
 # SPEC R5.6
 def test_an_acknowledgement_that_cannot_be_handled_fails_its_checkpoint_only(cluster, monkeypatch):
-    register = JobSnapshots.register
+    register = SharedFiles.register
     refused = []
 
     def refuse_once(self, checkpoint_id, state):
@@ -86,7 +86,7 @@ def test_an_acknowledgement_that_cannot_be_handled_fails_its_checkpoint_only(clu
             raise IllegalState("builds on shared state which is not known")
         return register(self, checkpoint_id, state)
 
-    monkeypatch.setattr(JobSnapshots, "register", refuse_once)
+    monkeypatch.setattr(SharedFiles, "register", refuse_once)
     job = cluster.start(options=INCREMENTAL | {"execution.checkpointing.tolerable-failed-checkpoints": "1"})
     job.feed(10)
     with pytest.raises(HeadraceError, match="builds on shared state which is not known"):

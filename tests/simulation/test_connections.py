@@ -19,8 +19,8 @@ def all_dealt(run):
     """Whether the newest checkpoint has all splits with their readers, and nothing more to be found."""
     if not run.driver.completed:
         return False
-    snapshots = run.driver.service._snapshots
-    states = snapshots.driver_states(snapshots.published(run.driver.completed[-1]))
+    loader = run.driver.service._snapshots.loader
+    states = loader.driver_states(loader.published(run.driver.completed[-1]).manifest)
     (found,) = (unpack(bytes(state).decode()) for state in states.values())
     return found.complete and not found.unassigned
 

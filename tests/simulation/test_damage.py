@@ -51,7 +51,7 @@ def play(seed, program, *, resumed):
     else:
         run.driver.cluster.end(None if run.driver.attempt is None else Violation("a worker was killed"))
     run.go()
-    assert newest in run.driver.service._snapshots.damaged
+    assert run.driver.service._snapshots.loader.is_damaged(newest)
     return True
 
 

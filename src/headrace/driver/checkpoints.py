@@ -28,10 +28,11 @@ from headrace.config import Configuration
 from headrace.control import messages as msg
 from headrace.control.deployment import VertexRestore, WorkerStorage
 from headrace.driver.epochs import Epochs
+from headrace.driver.job_snapshots import JobSnapshots
 from headrace.driver.replan import with_key_groups
+from headrace.driver.restore_plan import claimed_state, restore_plan, saved_operators
 from headrace.driver.schedule import cron
 from headrace.driver.services import DriverIo, JobPort
-from headrace.driver.snapshots import JobSnapshots, claimed_state, restore_plan, saved_operators
 from headrace.driver.spans import Spans
 from headrace.driver.splits import Splits
 from headrace.driver.step_back import StepBack
@@ -72,28 +73,26 @@ class CheckpointService:
         self.plan, self._configuration, self._job, self._io = plan, configuration, job, io
         self._step_back = StepBack(plan, configuration)
         self._snapshots = JobSnapshots(plan, job_id, configuration, self._io)
-        self.job_id = self._snapshots.job_id
-        if self._snapshots.resumed is not None:
-            plan = self.plan = with_key_groups(plan, saved_operators(self._snapshots.resumed.operators))
-            self._snapshots.replan(plan)
+        start = self._snapshots.start
+        self.job_id = start.job_id
+        if (resumed := start.newest_manifest) is not None:
+            plan = self.plan = with_key_groups(plan, saved_operators(resumed.operators))
+            self._snapshots.publisher.replan(plan)
         self._splits = Splits(plan.graph, io, job)
         self._epochs = Epochs(
             plan.graph,
             io.epochs,
             job,
-            self._snapshots.prepared,
+            self._snapshots.loader.prepared,
             lambda held: self._tell(ev.HoldChanged(held)),
-            lambda op: EpochContext(
-                op.name, op.id, self.job_id, spark, self._snapshots.staging, SinkSpec.of(op).input_type
-            ),
+            lambda op: EpochContext(op.name, op.id, self.job_id, spark, start.staging, SinkSpec.of(op).input_type),
         )
-        recovered, next_id = self._snapshots.recovered()
         self.coordinator = Coordinator(
             self.settings,
             self._io.random,
             next_full=cron(configuration.get(config.FULL_CRON)),
-            recovered=recovered,
-            next_id=next_id,
+            recovered=[one.checkpoint for one in start.retained],
+            next_id=start.next_id,
             driver_state=self._splits.any,
         )
         self._alarm: int | None = None
@@ -139,7 +138,7 @@ class CheckpointService:
 
         MissingObject if it has been deleted meanwhile.
         """
-        return self._snapshots.look_up(checkpoint)
+        return self._snapshots.loader.look_up(checkpoint)
 
     def commit_figures(self) -> dict[OperatorId, dict[str, float]]:
         """Commits on the driver, by sink; may be called by any thread."""
@@ -163,7 +162,7 @@ class CheckpointService:
                 manifest,
                 claim=self.settings.incremental
                 and not checkpoint.properties.unclaimed
-                and self._snapshots.has_registered(snapshot.manifest),
+                and self._snapshots.shared.has_keyed_parts(snapshot.manifest),
                 commits=commits,
             )
             self._epochs.start_attempt(manifest, checkpoint.id, commits)
@@ -175,13 +174,13 @@ class CheckpointService:
     def replan(self, plan: JobPlan) -> None:
         """The next attempt runs another plan of the same program."""
         self.plan = plan
-        self._snapshots.replan(plan)
+        self._snapshots.publisher.replan(plan)
         self._splits.replan(plan.graph)
         self._epochs.replan(plan.graph)
 
     def worker_storage(self) -> WorkerStorage:
         """Where the workers of the attempt write."""
-        return self._snapshots.worker_storage(self._attempt, self.settings.incremental)
+        return self._snapshots.publisher.start_attempt(self._attempt, self.settings.incremental)
 
     def choose(self) -> Choice:
         """The checkpoint that the next attempt restores: the newest one that is not known to be damaged (SPEC R5.11).
@@ -190,17 +189,17 @@ class CheckpointService:
         """
         for checkpoint in reversed(self.coordinator.store.checkpoints):
             try:
-                snapshot = self._snapshots.load(checkpoint)
-                return Choice(checkpoint, snapshot, self._snapshots.driver_states(snapshot.manifest))
+                snapshot = self._snapshots.loader.load(checkpoint)
+                return Choice(checkpoint, snapshot, self._snapshots.loader.driver_states(snapshot.manifest))
             except (CorruptState, MissingObject) as damage:
-                self._snapshots.check_leading()  # a driver that took over deletes what its checkpoints replace
+                self._snapshots.start.log.check_leading()  # a driver that took over deletes what its checkpoints replace
                 self._warn(self._skip(checkpoint, damage))
         return Choice(None, None, {})
 
     def _skip(self, checkpoint: CompletedCheckpoint, damage: StorageError) -> str:
         """The warning that a damaged checkpoint is not restored; CorruptState if no older one can be."""
-        self._snapshots.damaged[checkpoint.id] = damage
-        older = any(one.id not in self._snapshots.damaged for one in self.coordinator.store.checkpoints)
+        self._snapshots.loader.mark_damaged(checkpoint.id, damage)
+        older = any(not self._snapshots.loader.is_damaged(one.id) for one in self.coordinator.store.checkpoints)
         return self._step_back.over(checkpoint, damage, older=older)
 
     def step_back(self, damage: str) -> bool:
@@ -288,7 +287,7 @@ class CheckpointService:
         ]
 
         def claim() -> None:
-            event = self._snapshots.claim_end(status, discarded)  # 2
+            event = self._snapshots.publisher.claim_end(status, discarded)  # 2
             self._job.call(lambda: self._on_end_claimed(event))
 
         self._io.log.submit(claim)
@@ -340,7 +339,7 @@ class CheckpointService:
     def _carry_out(self, do: ev.Instruction) -> None:
         match do:
             case ev.PrepareLocation(id, type, target):
-                self._step(id, lambda: ev.LocationReady(id, self._snapshots.prepare(id, type, target)))
+                self._step(id, lambda: ev.LocationReady(id, self._snapshots.publisher.prepare(id, type, target)))
             case ev.SnapshotDriverState(id):
                 # One step: a split that is assigned between the enumerators' part and the trigger would be in both parts.
                 self._job.call(lambda: self._tell(self._driver_state(id)))
@@ -351,28 +350,28 @@ class CheckpointService:
             case ev.RegisterShared():
                 self._register_shared(do)
             case ev.ReleaseShared(lowest):
-                paths, in_use = self._snapshots.release(lowest)
+                paths, in_use = self._snapshots.deletion.release(lowest)
                 released = ev.SharedReleased(in_use)
-                self._later(lambda: ev.SharedReleased(self._snapshots.delete(paths, in_use)), released)
+                self._later(lambda: ev.SharedReleased(self._snapshots.deletion.delete(paths, in_use)), released)
             case ev.WriteMetadata(content):
                 # The metadata of a savepoint that the job stops with has its commit number: no claim may come between.
                 pool = self._io.log if content.properties.is_synchronous else None
-                self._step(content.checkpoint_id, lambda: self._snapshots.publish(content), pool)
+                self._step(content.checkpoint_id, lambda: self._snapshots.publisher.publish(content), pool)
             case ev.ClaimLogEntry(id):
-                self._step(id, lambda: self._snapshots.claim(id, do.subsumed), self._io.log)
+                self._step(id, lambda: self._snapshots.publisher.claim(id, do.subsumed), self._io.log)
             case ev.NotifyComplete(id):
                 self._send_all(do.tasks, msg.CheckpointComplete(id, self._snapshots.commits))
                 if self._epochs.any:
-                    self._epochs.completed(self._snapshots.published(id), id, self._snapshots.commits)
+                    self._epochs.completed(self._snapshots.loader.published(id).manifest, id, self._snapshots.commits)
                 self._splits.notify_complete(id)
                 self._trace(id)
             case ev.NotifyAborted(id):
                 self._trace(id)
                 self._send_all(do.tasks, msg.CheckpointAborted(id, do.latest_completed, self._snapshots.commits))
             case ev.DiscardFiles():
-                self._later(lambda: self._snapshots.discard_part(do.state))
+                self._later(lambda: self._snapshots.deletion.discard_part(do.state))
             case ev.DiscardCheckpoint(id):
-                self._later(lambda: self._snapshots.discard(do), ev.Discarded(id))
+                self._later(lambda: self._snapshots.deletion.discard(do), ev.Discarded(id))
             case ev.CompleteRequest():
                 self._complete_request(do)
             case ev.FailJob(message):
@@ -434,7 +433,7 @@ class CheckpointService:
 
     def _register_shared(self, do: ev.RegisterShared) -> None:
         try:
-            self._snapshots.register(do.checkpoint_id, do.state)
+            self._snapshots.shared.register(do.checkpoint_id, do.state)
         except Exception as error:
             if isinstance(error, IllegalState):
                 self._warn(f"checkpoint {do.checkpoint_id} is declined: {error}; report this as a bug")

@@ -11,7 +11,7 @@ from headrace import config
 from headrace.checkpoint.assignment import SavedOperator, restored_max_parallelism
 from headrace.config import Configuration
 from headrace.driver.log_output import make_console
-from headrace.driver.snapshots import claimed_state, restore_plan, unclaimed_of
+from headrace.driver.restore_plan import claimed_state, restore_plan, unclaimed_of
 from headrace.errors import HeadraceError
 from headrace.graph.plan import JobPlan, make_plan
 from headrace.ids import OperatorId

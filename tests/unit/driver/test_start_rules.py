@@ -9,8 +9,8 @@ from headrace import StreamExecutionEnvironment
 from headrace.checkpoint.types import SnapshotType
 from headrace.config import Configuration
 from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.restore_plan import restore_plan
 from headrace.driver.services import JobPort
-from headrace.driver.snapshots import restore_plan
 from headrace.errors import IllegalState
 from headrace.ids import JobId
 from headrace.records.key_groups import key_group_range

@@ -13,7 +13,8 @@ from headrace.api.sources import DataGenSource, Stride
 from headrace.api.watermarks import MAX_WATERMARK
 from headrace.config import Configuration
 from headrace.driver.epochs import epoch_sinks
-from headrace.driver.snapshots import claimed_state, prepared_of, restore_plan
+from headrace.driver.restore_plan import claimed_state, restore_plan
+from headrace.driver.snapshot_loader import prepared_of
 from headrace.job.machine import JobMachine, Phase
 from headrace.job.status import JobStatus
 from headrace.job.story import AttemptOutcome
