@@ -83,7 +83,7 @@ def check_java(environment: os._Environ[str] | dict[str, str]) -> Check:
 
 
 def java_version(text: str) -> int | None:
-    """The major version that `java -version` prints.
+    """Return the major version that `java -version` prints.
 
     >>> java_version('openjdk version "17.0.15" 2025-04-15'), java_version('java version "1.8.0_202"')
     (17, 8)

@@ -262,7 +262,7 @@ def logs(
 
 
 def _added(before: str, now: str) -> str:
-    r"""The lines of a text that are not in the one before; the oldest ones may have been dropped.
+    r"""Return the lines of a text that are not in the one before; the oldest ones may have been dropped.
 
     >>> _added("b\nc\n", "c\nd\n")
     'd\n'
@@ -362,7 +362,7 @@ def get_state(
 
 
 def _as_json(key: str) -> str:
-    """A key as JSON: what is none is a text.
+    """Return a key as JSON: what is none is a text.
 
     >>> _as_json("7"), _as_json("word")
     ('7', '"word"')

@@ -79,7 +79,7 @@ def _leave(code: str | int | None) -> NoReturn:
 
 
 def load_configuration(assignments: list[str], file: Path | None) -> Configuration:
-    """The options of headrace.yaml and of -D; those of -D win."""
+    """Return the options of headrace.yaml and of -D; those of -D win."""
     if file is None and Path("headrace.yaml").is_file():
         file = Path("headrace.yaml")
     configuration = Configuration() if file is None else config.from_file(file)

@@ -50,7 +50,7 @@ def migrate(
 
 
 def _read(program: Path) -> tuple[str, str]:
-    """The text with its ends of lines, and its encoding, which a comment may name."""
+    """Return the text with its ends of lines, and its encoding, which a comment may name."""
     try:
         with program.open("rb") as file:
             encoding = tokenize.detect_encoding(file.readline)[0]

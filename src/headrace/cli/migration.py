@@ -51,7 +51,7 @@ class Migration:
 
 
 def migrate(text: str, file: str = "<program>") -> Migration:
-    r"""The program for Headrace.
+    r"""Return the program for Headrace.
 
     >>> done = migrate("from pyflink.datastream import StreamExecutionEnvironment\nfrom pyflink.table import Table\n")
     >>> done.text.splitlines()[0]

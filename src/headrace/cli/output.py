@@ -25,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 
 
 def reported(command: Callable[P, R]) -> Callable[P, R]:
-    """The command, but an error of Headrace becomes a message on stderr and exit code 1."""
+    """Return the command, but an error of Headrace becomes a message on stderr and exit code 1."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -47,7 +47,7 @@ def reported(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def warn(message: str) -> None:
-    """A message on stderr."""
+    """Print a message on stderr."""
     typer.echo(visible(message), err=True)
 
 
@@ -72,7 +72,7 @@ class VisibleTable(Table):
 
 
 def make_table(*columns: str, right: str = "", title: str | None = None) -> Table:
-    """An empty table; `right` names the columns that are aligned to the right, separated by commas."""
+    """Return an empty table; `right` names the columns that are aligned to the right, separated by commas."""
     table = VisibleTable(title=title, title_justify="left")
     for column in columns:
         table.add_column(column, justify="right" if column in right.split(", ") else "left")
@@ -95,7 +95,7 @@ def print_json(document: Any) -> None:
 
 
 def when(milliseconds: int | None) -> str:
-    """A time of day, of another day with its date.
+    """Return a time of day, of another day with its date.
 
     >>> when(None)
     ''

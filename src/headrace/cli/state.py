@@ -220,7 +220,7 @@ _IDENTITY = ("key", "key_pickle", "namespace", "map_key", "map_key_pickle", "pos
 
 
 def _rows(snapshot: StateSnapshotReader, operator_id: str, state: str) -> dict[Any, Any]:
-    """The rows of a state: their values by their identity."""
+    """Return the rows of a state: their values by their identity."""
     if not any(info.operator_id == operator_id and info.name == state for info in snapshot.states()):
         return {}
     found = {}
@@ -247,6 +247,6 @@ class _Shown:
 
 
 def _text(row: dict[str, Any], names: list[str]) -> str:
-    """The values of a row; for a pickle, the text that is stored with it."""
+    """Return the values of a row; for a pickle, the text that is stored with it."""
     shown = [row.get(name.replace("_pickle", "_text"), row[name]) for name in names]
     return ", ".join(str(value) for value in shown if value is not None)

@@ -53,19 +53,19 @@ class Batch:
 
     @classmethod
     def of_rows(cls, rows: list[Any], type: TypeInformation = PICKLED) -> Batch:
-        """A batch of Python values; plain tuples become the rows that the type promises when they are used."""
+        """Return a batch of Python values; plain tuples become the rows that the type promises when they are used."""
         batch = cls(type, rows, None)
         batch._raw = type.converts
         return batch
 
     @classmethod
     def of_arrow(cls, arrow: pa.RecordBatch, type: TypeInformation) -> Batch:
-        """A batch of Arrow columns."""
+        """Return a batch of Arrow columns."""
         return cls(type, None, arrow)
 
     @classmethod
     def joined(cls, parts: list[Batch]) -> Batch:
-        """The records of several batches of one type and origin; all of them have timestamps, or none has.
+        """Return the records of several batches of one type and origin; all of them have timestamps, or none has.
 
         >>> Batch.joined([Batch.of_rows([1, 2]), Batch.of_rows([3])]).rows()
         [1, 2, 3]
@@ -90,12 +90,12 @@ class Batch:
 
     @property
     def has_columns(self) -> bool:
-        """Whether the columns are made."""
+        """Return True if the columns are made."""
         return self._arrow is not None
 
     @property
     def is_small(self) -> bool:
-        """Whether it has a few records of a declared type with short values, which are faster without columns.
+        """Return True if it has a few records of a declared type with short values, which are faster without columns.
 
         For one batch now and then, most of the time is for loading the code of numpy and Arrow into the CPU's caches.
         """
@@ -105,7 +105,7 @@ class Batch:
         return self._small
 
     def plain_rows(self) -> list[Any]:
-        """The records of a small batch as plain values: named rows as tuples."""
+        """Return the records of a small batch as plain values: named rows as tuples."""
         assert self._rows is not None
         return self._rows if self.type.row is None else list(map(tuple, self._rows))
 
@@ -118,7 +118,7 @@ class Batch:
         return int(self.arrow().nbytes)
 
     def rows(self) -> list[Any]:
-        """The records as Python values; do not change the list."""
+        """Return the records as Python values; do not change the list."""
         if self._rows is None:
             assert self._arrow is not None
             self._rows = self.type.to_rows(self._arrow, self._columns)
@@ -148,7 +148,7 @@ class Batch:
         return made
 
     def arrow(self) -> pa.RecordBatch:
-        """The records as Arrow columns; TypeMismatch if a value does not fit the type."""
+        """Return the records as Arrow columns; TypeMismatch if a value does not fit the type."""
         if self._arrow is None:
             assert self._rows is not None
             try:
@@ -163,19 +163,19 @@ class Batch:
         return self if self._arrow is None else Batch(self.type, None, self._arrow, self.timestamps)
 
     def retyped(self, type: TypeInformation) -> Batch:
-        """The same columns as records of a type that differs only in the form of its values."""
+        """Return the same columns as records of a type that differs only in the form of its values."""
         batch = Batch(type, None, self.arrow(), self.timestamps)
         batch.origin = self.origin
         return batch
 
     def with_timestamps(self, stamps: np.ndarray[Any, np.dtype[np.int64]] | None) -> Batch:
-        """The same records with other timestamps."""
+        """Return the same records with other timestamps."""
         batch = Batch(self.type, self._rows, self._arrow, stamps)
         batch._raw, batch.origin = self._raw, self.origin
         return batch
 
     def copied(self, copy: Callable[[Any], Any]) -> Batch:
-        """The same records for a receiver that may change them; columns are shared."""
+        """Return the same records for a receiver that may change them; columns are shared."""
         if self._arrow is not None:
             batch = Batch(self.type, None, self._arrow, self.timestamps)
         else:
@@ -197,7 +197,7 @@ class Batch:
         return self._part(self._rows[start : start + length], stamps)
 
     def select(self, indices: np.ndarray[Any, np.dtype[Any]]) -> Batch:
-        """The records at these places, in that order."""
+        """Return the records at these places, in that order."""
         stamps = None if self.timestamps is None else self.timestamps[indices]
         if self._arrow is not None:
             return Batch(self.type, None, self._arrow.take(pa.array(indices)), stamps)
@@ -206,7 +206,7 @@ class Batch:
         return self._part([rows[i] for i in indices.tolist()], stamps)
 
     def small_part(self, rows: list[Any]) -> Batch:
-        """Some of the plain rows of a small batch."""
+        """Return some of the plain rows of a small batch."""
         part = Batch(self.type, rows, None)
         part._raw, part._small, part.origin = self.type.converts, True, self.origin
         return part

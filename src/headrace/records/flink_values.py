@@ -11,7 +11,7 @@ from headrace.errors import InvalidArgument
 
 
 class RowKind(Enum):
-    """What a row of a changelog does.
+    """The kinds of changelog rows.
 
     >>> str(RowKind.UPDATE_BEFORE)
     '-U'
@@ -50,7 +50,7 @@ class MutableRow:
 
     @staticmethod
     def of_kind(row_kind: RowKind, *args: Any, **kwargs: Any) -> MutableRow:
-        """A row of a kind other than INSERT."""
+        """Return a row of a kind other than INSERT."""
         row = MutableRow(*args, **kwargs)
         row._row_kind = row_kind
         return row
@@ -65,7 +65,7 @@ class MutableRow:
         self._fields = list(field_names)
 
     def get_fields_by_names(self, names: list[str]) -> list[Any]:
-        """The values in the order of these names; of a row without names, in its own order."""
+        """Return the values in the order of these names; of a row without names, in its own order."""
         own = self.names
         if own is None or own == names:
             return self._values
@@ -74,7 +74,7 @@ class MutableRow:
         return [self._values[own.index(name)] for name in names]
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
-        """The fields by name; `recursive` makes dicts of rows inside, too."""
+        """Return the fields by name; `recursive` makes dicts of rows inside, too."""
         if self.names is None:
             raise TypeError("a Row without field names cannot be converted into a dict")
         return dict(zip(self._fields, map(_plain, self._values) if recursive else self._values, strict=True))
@@ -87,7 +87,7 @@ class MutableRow:
         return restored_row(self._values, self.names, self._row_kind)
 
     def __call__(self, *args: Any) -> MutableRow:
-        """A row of names makes rows with these names: `Row("word", "n")("a", 1)`."""
+        """Return a row of names makes rows with these names: `Row("word", "n")("a", 1)`."""
         if len(args) > len(self):
             raise InvalidArgument(f"{self!r} has {len(self)} fields, got {len(args)} values")
         return restored_row(args, self._values, self._row_kind)
@@ -149,7 +149,7 @@ class MutableRow:
 def restored_row(
     values: Iterable[Any], names: Iterable[str] | None = None, kind: RowKind | int = RowKind.INSERT
 ) -> MutableRow:
-    """A row of values and names."""
+    """Return a row of values and names."""
     row = MutableRow.__new__(MutableRow)
     row._values = list(values)
     row._row_kind = kind if isinstance(kind, RowKind) else RowKind(kind)
@@ -163,7 +163,7 @@ restored_row.__module__, restored_row.__qualname__ = "headrace", "_restored_row"
 
 
 def rows_with_names(names: list[str], records: Iterable[Iterable[Any]]) -> list[MutableRow]:
-    """A row for each record; all rows share the list of names."""
+    """Return a row for each record; all rows share the list of names."""
     new, insert, rows = MutableRow.__new__, RowKind.INSERT, []
     for record in records:
         row = new(MutableRow)
@@ -173,7 +173,7 @@ def rows_with_names(names: list[str], records: Iterable[Iterable[Any]]) -> list[
 
 
 def first_change(rows: Iterable[Any]) -> int | None:
-    """The place of the first row that is no insert."""
+    """Return the place of the first row that is no insert."""
     insert = RowKind.INSERT
     for index, row in enumerate(rows):
         if row.__class__ is MutableRow and row._row_kind is not insert:

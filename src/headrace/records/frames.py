@@ -24,7 +24,7 @@ _PAD = b"\0" * 8
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """The kinds of frames."""
 
     ARROW = 1  # a batch of typed records
     PICKLE = 2  # a batch of untyped records
@@ -77,7 +77,7 @@ class Frame(NamedTuple):
 
 
 def pack(kind: int, edge: int, writer: int, *body: bytes | memoryview, flags: int = 0) -> list[bytes | memoryview]:
-    """The byte strings of a frame; a row is the concatenation of its frames.
+    """Return the byte strings of a frame; a row is the concatenation of its frames.
 
     >>> row = b"".join(pack(FrameKind.WATERMARK, 3, 1, b"12345678"))
     >>> [(f.kind, f.edge, f.writer, bytes(f.body)) for f in read_frames(row)]
@@ -91,7 +91,7 @@ def pack(kind: int, edge: int, writer: int, *body: bytes | memoryview, flags: in
 
 
 def read_frames(row: bytes | memoryview) -> Iterator[Frame]:
-    """The frames of a row; ValueError if it is cut short."""
+    """Yield the frames of a row; ValueError if it is cut short."""
     view = memoryview(row)
     at, end = 0, len(view)
     while at < end:

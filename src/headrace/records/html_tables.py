@@ -9,7 +9,7 @@ _CELL = "padding:2px 10px;text-align:{};vertical-align:top"
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a title; numbers are aligned to the right.
+    """Return a table with a title; numbers are aligned to the right.
 
     >>> html_table("<b>", ["n"], [[1]])
     '<div><b>&lt;b&gt;</b></div><table><thead><tr><th style="padding:2px 10px;text-align:left;vertical-align:top">n</th></tr></thead><tbody><tr><td style="padding:2px 10px;text-align:right;vertical-align:top">1</td></tr></tbody></table>'

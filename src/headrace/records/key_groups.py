@@ -207,13 +207,13 @@ def murmur(code: int) -> int:
 
 
 def key_group(key: object, max_parallelism: int) -> int:
-    """The key group of one key (SPEC R3.1): `key_group("hello", 128) == 35`."""
+    """Return the key group of one key (SPEC R3.1): `key_group("hello", 128) == 35`."""
     check_max_parallelism(max_parallelism, 1)
     return murmur(hash32(key)) % max_parallelism
 
 
 def owner(group: int, max_parallelism: int, parallelism: int) -> int:
-    """The index of the subtask that owns a key group (SPEC R3.1): `owner(4, 10, 3) == 1`."""
+    """Return the index of the subtask that owns a key group (SPEC R3.1): `owner(4, 10, 3) == 1`."""
     check_max_parallelism(max_parallelism, parallelism)
     if not 0 <= group < max_parallelism:
         raise InvalidArgument(f"key group {group} is not in [0, {max_parallelism}), the max parallelism")
@@ -247,7 +247,7 @@ class KeyGroupRange:
         return self.end - self.start + 1
 
     def intersect(self, other: KeyGroupRange) -> KeyGroupRange:
-        """The groups that lie in both ranges."""
+        """Return the groups that lie in both ranges."""
         start, end = max(self.start, other.start), min(self.end, other.end)
         return KeyGroupRange(start, end) if start <= end else KeyGroupRange.EMPTY
 
@@ -256,7 +256,7 @@ KeyGroupRange.EMPTY = KeyGroupRange(0, -1)
 
 
 def key_group_range(index: int, max_parallelism: int, parallelism: int) -> KeyGroupRange:
-    """The key groups that a subtask owns (SPEC R3.1): `key_group_range(1, 10, 3) == KeyGroupRange(4, 6)`."""
+    """Return the key groups that a subtask owns (SPEC R3.1): `key_group_range(1, 10, 3) == KeyGroupRange(4, 6)`."""
     check_max_parallelism(max_parallelism, parallelism)
     if not 0 <= index < parallelism:
         raise InvalidArgument(f"subtask index {index} is not in [0, {parallelism}), the parallelism")
@@ -265,7 +265,7 @@ def key_group_range(index: int, max_parallelism: int, parallelism: int) -> KeyGr
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """The max parallelism where none is set (SPEC R3.2): `default_max_parallelism(1000) == 2048`."""
+    """Return the max parallelism where none is set (SPEC R3.2): `default_max_parallelism(1000) == 2048`."""
     check_max_parallelism(_UPPER_BOUND, parallelism)
     power_of_two = 1 << (parallelism + parallelism // 2 - 1).bit_length()
     return min(max(power_of_two, 128), _UPPER_BOUND)
@@ -282,7 +282,7 @@ def check_max_parallelism(max_parallelism: int, parallelism: int, what: str = "j
 
 
 def hash_column(array: pa.Array | pa.ChunkedArray) -> _Ints:
-    """The hash of every value of a column (SPEC R3.1): `hash_column(pa.array(["a"])).tolist() == [97]`."""
+    """Return the hash of every value of a column (SPEC R3.1): `hash_column(pa.array(["a"])).tolist() == [97]`."""
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if array.type.id not in _KINDS:
@@ -358,7 +358,7 @@ class KeyHasher:
         self._caches: dict[object, dict[Any, int]] = {kind: {} for kind in _CACHED}
 
     def group(self, key: object) -> int:
-        """The key group of one key."""
+        """Return the key group of one key."""
         kind: object = type(key)
         if isinstance(key, tuple):
             key = tuple(key)
@@ -374,7 +374,7 @@ class KeyHasher:
         return found
 
     def groups(self, keys: Sequence[object]) -> list[int]:
-        """The key group of each key."""
+        """Return the key group of each key."""
         kinds = set(map(type, keys))
         kind = kinds.pop() if len(kinds) == 1 else type(None)
         cache = self._caches.get(kind)

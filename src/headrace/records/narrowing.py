@@ -31,7 +31,7 @@ _NARROW: dict[int, pa.DataType] = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()
 
 
 def narrow(batch: pa.RecordBatch) -> tuple[bytes, pa.RecordBatch] | None:
-    """The head of the body and the batch with narrowed columns; None if that saves too little.
+    """Return the head of the body and the batch with narrowed columns; None if that saves too little.
 
     >>> batch = pa.RecordBatch.from_pydict({"n": [1_000_000, 1_000_255] * 256})
     >>> head, narrowed = narrow(batch)
@@ -53,7 +53,7 @@ def narrow(batch: pa.RecordBatch) -> tuple[bytes, pa.RecordBatch] | None:
 
 
 def widen(body: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch of a narrowed body; ValueError if it is damaged."""
+    """Return the batch of a narrowed body; ValueError if it is damaged."""
     size = _COLUMN.size * len(schema)
     heads = list(_COLUMN.iter_unpack(memoryview(body)[:size]))
     for width, _ in heads:
@@ -125,13 +125,13 @@ def _check_width(width: int) -> None:
 
 
 def _needed(number: int) -> int:
-    """The bytes of an unsigned integer."""
+    """Return the bytes of an unsigned integer."""
     return 1 if number < 1 << 8 else 2 if number < 1 << 16 else 4 if number < 1 << 32 else 8
 
 
 @lru_cache
 def _width(arrow: pa.DataType) -> int:
-    """The bytes of an integer, date or time; 0 for other types, and for those that are narrow or unsigned."""
+    """Return the bytes of an integer, date or time; 0 for other types, and for those that are narrow or unsigned."""
     if not pa.types.is_signed_integer(arrow) and not pa.types.is_temporal(arrow):
         return 0
     width = arrow.bit_width // 8

@@ -41,7 +41,7 @@ def form_of(field: pa.Field) -> str:
 
 
 def formed(arrow: pa.DataType, form: str, name: str = "value") -> pa.Field:
-    """A column whose values have a form."""
+    """Return a column whose values have a form."""
     return pa.field(name, arrow, metadata={_FORM: form} if form else None)
 
 
@@ -75,7 +75,7 @@ class Row(tuple[Any, ...]):
         return tuple.__new__(cls, values)
 
     def __call__(self, *values: Any) -> Row:
-        """A row of names makes rows with these names, as in PyFlink: `Row("word", "n")("a", 1)`."""
+        """Return a row of names makes rows with these names, as in PyFlink: `Row("word", "n")("a", 1)`."""
         if len(values) != len(self):
             raise InvalidArgument(f"{self!r} has {len(self)} fields, got {len(values)} values")
         return tuple.__new__(row_class(tuple(self)), values)
@@ -88,7 +88,7 @@ class Row(tuple[Any, ...]):
         return tuple.__getitem__(self, self._fields.index(key))
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
-        """The fields by name; unnamed ones are f0, f1, ..."""
+        """Return the fields by name; unnamed ones are f0, f1, ..."""
         names = self._fields or [f"f{i}" for i in range(len(self))]
         return dict(zip(names, map(_plain, self) if recursive else self, strict=True))
 
@@ -106,7 +106,7 @@ class Row(tuple[Any, ...]):
 
 @lru_cache(maxsize=4096)
 def row_class(names: tuple[str, ...]) -> type[Row]:
-    """The Row class with these fields; the same class for the same names."""
+    """Return the Row class with these fields; the same class for the same names."""
     if len(set(names)) != len(names):
         raise InvalidArgument(f"field names must be unique, got {', '.join(names)}")
     body: dict[str, Any] = {"__slots__": (), "_fields": names, "_names": tuple.__new__(Row, names)}
@@ -179,7 +179,7 @@ class TypeInformation:
 
     @property
     def is_typed(self) -> bool:
-        """Whether records travel as Arrow columns."""
+        """Return True if records travel as Arrow columns."""
         return self.schema is not None
 
     @property
@@ -189,19 +189,19 @@ class TypeInformation:
         return schema.field(0).type if self.kind == "scalar" else pa.struct(list(schema))
 
     def to_rows(self, batch: pa.RecordBatch, known: Mapping[int, list[Any]] = _NONE) -> list[Any]:
-        """The records of a batch as Python values; `known` are columns that have been converted already."""
+        """Return the records of a batch as Python values; `known` are columns that have been converted already."""
         if self.kind == "scalar":
             return known.get(0) or self._converters[0](batch.column(0))
         fields = self.fields(batch, known)
         return self.records(fields) if self.converts else list(fields)
 
     def fields(self, batch: pa.RecordBatch, known: Mapping[int, list[Any]] = _NONE) -> Iterator[tuple[Any, ...]]:
-        """The Python values of each record of several fields; for plain tuples these are the records."""
+        """Return the Python values of each record of several fields; for plain tuples these are the records."""
         columns = [known.get(i) or convert(batch.column(i)) for i, convert in enumerate(self._converters)]
         return zip(*columns, strict=True)
 
     def is_exact(self, rows: Sequence[Any]) -> bool:
-        """Whether short values are exactly those that columns would give back, so that rows can travel as they are."""
+        """Return True if short values are exactly those that columns give back, so that rows can travel unchanged."""
         kinds = self._exact
         if kinds is None:
             return False
@@ -213,14 +213,14 @@ class TypeInformation:
         return all(_all_exact(column, kind) for column, kind in zip(columns, kinds, strict=True))
 
     def exact_bytes(self, rows: Sequence[Any]) -> int:
-        """The size of exact values in columns, without what a column has besides."""
+        """Return the size of exact values in columns, without what a column has besides."""
         kinds = self._exact or []
         columns = zip(*rows, strict=True) if self.kind != "scalar" else (rows,)
         texts = [column for column, kind in zip(columns, kinds, strict=True) if kind in (str, bytes)]
         return 8 * len(kinds) * len(rows) + sum(sum(map(len, column)) for column in texts)
 
     def records(self, fields: Iterable[Sequence[Any]]) -> list[Any]:
-        """A record of this tuple or row type for the fields of each."""
+        """Return a record of this tuple or row type for the fields of each."""
         if self.row is not None:
             # tuple.__new__ skips Row.__new__: a third of the time for each record
             new, cls = tuple.__new__, self.row
@@ -230,15 +230,15 @@ class TypeInformation:
         return list(map(tuple, fields))
 
     def record(self, fields: Sequence[Any]) -> Any:
-        """A record of this tuple or row type."""
+        """Return a record of this tuple or row type."""
         return self.records((fields,))[0]
 
     def columns(self, batch: pa.RecordBatch, positions: Sequence[int]) -> list[list[Any]]:
-        """Some columns of a batch, as lists of Python values."""
+        """Return some columns of a batch, as lists of Python values."""
         return [self._converters[p](batch.column(p)) for p in positions]
 
     def can_share(self, position: int) -> bool:
-        """Whether the values of a column cannot be changed, so that one object may be in several places."""
+        """Return True if the values of a column cannot be changed, so that one object may be in several places."""
         assert self.schema is not None
         field = self.schema.field(position)
         return not form_of(field) and not pa.types.is_nested(field.type)
@@ -307,7 +307,7 @@ class TypeInformation:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _split(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """The fields of all rows, column by column."""
+        """Return the fields of all rows, column by column."""
         if self.kind == "scalar":
             return [rows]
         if not rows:
@@ -393,19 +393,19 @@ class TypeInformation:
         return False
 
     def to_internal_type(self, obj: Any) -> Any:
-        """The value itself."""
+        """Return the value itself."""
         return obj
 
     def from_internal_type(self, obj: Any) -> Any:
-        """The value itself."""
+        """Return the value itself."""
         return obj
 
     def get_field_names(self) -> list[str]:
-        """The names of the fields of a row or tuple."""
+        """Return the names of the fields of a row or tuple."""
         return list(self._columns().names)
 
     def get_field_types(self) -> list[TypeInformation]:
-        """The types of the fields of a row or tuple."""
+        """Return the types of the fields of a row or tuple."""
         return [_of_field(field) for field in self._columns()]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -416,7 +416,7 @@ PICKLED = TypeInformation("pickled", None)
 
 
 def as_type(given: object) -> TypeInformation:
-    """The type for whatever a user may give: None, DDL, pyarrow type or schema, TypeInformation.
+    """Return the type for whatever a user may give: None, DDL, pyarrow type or schema, TypeInformation.
 
     >>> as_type("bigint"), as_type(None)
     (bigint, pickled)
@@ -461,14 +461,14 @@ def _scalar(arrow: pa.DataType) -> TypeInformation:
 
 
 def _fields(kind: str, names: Sequence[str], types: Sequence[TypeInformation]) -> TypeInformation:
-    """A row or tuple type; a field that can only be pickled makes the whole record one that is pickled."""
+    """Return a row or tuple type; a field that can only be pickled makes the whole record one that is pickled."""
     if not all(field.is_typed for field in types):
         return PICKLED
     return TypeInformation(kind, pa.schema([field_of(t, n) for n, t in zip(names, types, strict=True)]))
 
 
 def field_of(type_info: TypeInformation, name: str) -> pa.Field:
-    """A column for values of a type; those of an untyped one are pickled one by one."""
+    """Return a column for values of a type; those of an untyped one are pickled one by one."""
     if type_info.schema is None:
         return formed(pa.binary(), "pickled", name)
     if type_info.kind == "scalar":
@@ -570,7 +570,7 @@ class Types:
 
 
 def _converter(field: pa.Field) -> Callable[[pa.Array], list[Any]]:
-    """How to turn a column of this type into a list, the quickest way that keeps the values exact."""
+    """Return the quickest conversion of such a column to a list that keeps the values exact."""
     if pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
         return _numbers
     if _is_plain(field):
@@ -590,7 +590,7 @@ _EXACT_BYTES = 4096  # of the texts or byte strings in one column
 
 
 def _exact_kinds(schema: pa.Schema) -> list[type] | None:
-    """The Python type of each column's values, if every column gives values back as they are."""
+    """Return the Python type of each column's values, if every column gives values back as they are."""
     kinds = [None if form_of(field) else _EXACT_KINDS.get(field.type) for field in schema]
     return None if None in kinds else cast("list[type]", kinds)
 
@@ -623,7 +623,7 @@ def _transposed(rows: Sequence[Any]) -> Sequence[Sequence[Any]]:
 
 
 def _to_array(column: Sequence[Any], field: pa.Field) -> pa.Array:
-    """A column as Arrow array; what pa.array raises, or ValueError for a null in a column that is NOT NULL."""
+    """Return a column as Arrow array; what pa.array raises, or ValueError for a null in a column that is NOT NULL."""
     if not _is_plain(field):
         column = [_unbuild(value, field) for value in column]
     array = pa.array(column, field.type)
@@ -667,7 +667,7 @@ _SCALAR_FORMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def _unbuild(value: Any, field: pa.Field) -> Any:
-    """A value as Arrow wants it, with rows and tuples inside as dicts and pairs; the inverse of `_rebuild`."""
+    """Return a value as Arrow wants it, with rows and tuples inside as dicts and pairs; the inverse of `_rebuild`."""
     form, arrow = form_of(field), field.type
     if form == "pickled":
         return _store_pickled(value)
@@ -698,7 +698,7 @@ def _struct(value: Any, arrow: pa.DataType) -> dict[str, Any]:
 
 
 def _is_plain(field: pa.Field) -> bool:
-    """Whether Arrow's own conversion gives the values."""
+    """Return True if Arrow's own conversion gives the values."""
     arrow = field.type
     if form_of(field) or pa.types.is_struct(arrow) or pa.types.is_map(arrow):
         return False
@@ -706,7 +706,7 @@ def _is_plain(field: pa.Field) -> bool:
 
 
 def _rebuild(value: Any, field: pa.Field) -> Any:
-    """The value of a column: structs come as dicts and maps as pairs, and become rows, tuples and dicts."""
+    """Return the value of a column: structs come as dicts and maps as pairs, and become rows, tuples and dicts."""
     if value is None:
         return None
     form, arrow = form_of(field), field.type

@@ -140,7 +140,7 @@ def _bounded(receive: Receive) -> Receive:
 
 
 def _name_of(host: str) -> str:
-    """The host without its port; an IPv6 address keeps its brackets.
+    """Return the host without its port; an IPv6 address keeps its brackets.
 
     >>> _name_of("[::1]:8081"), _name_of("localhost:8081")
     ('[::1]', 'localhost')
@@ -184,7 +184,7 @@ _SIGN_IN = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>
 
 
 async def _ask_for_token(send: Send, path: str) -> None:
-    """A page instead of JSON; it has nothing of the request or of the driver in it."""
+    """Send a page instead of JSON; it holds nothing of the request or of the driver."""
     login = "../" * max(0, path.count("/") - 1) + "login"  # relative: a proxy may add a path
     policy = STRICT_HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
     headers = [(b"content-security-policy", policy.encode())]

@@ -142,7 +142,7 @@ class _Api:
         return self._polled(found)
 
     def _cached(self, name: str, job: SparkJob, make: Callable[[], object], *more: Hashable) -> Response:
-        """An answer that may take long; the job was found first, so that unknown ids fill no cache."""
+        """Return an answer that may take long; the job was found first, so that unknown ids fill no cache."""
         return _json(self._cache.get((name, id(job), *more), lambda: _of_one_plan(make)))
 
     # --- the driver ---
@@ -154,14 +154,14 @@ class _Api:
         return self._polled(lambda: documents.driver_overview(self._jobs.all()))
 
     def prometheus(self) -> Response:
-        """The metrics of all jobs in Prometheus' text format."""
+        """Return the metrics of all jobs in Prometheus' text format."""
         jobs = [(job, None if job.stats is None else job.stats.snapshot()) for job in self._jobs.all()]
         # A label must not have an escape for what UTF-8 cannot carry: Prometheus would refuse the whole answer.
         text = _of_one_plan(lambda: prometheus.exposition(jobs)).encode("utf-8", "replace")
         return Response(text, media_type=prometheus.CONTENT_TYPE)
 
     def log(self) -> Response:
-        """The newest lines of the driver's log."""
+        """Return the newest lines of the driver's log."""
         text = recent_log().encode("utf-8", "backslashreplace")
         return Response(text, media_type="text/plain; charset=utf-8")
 
@@ -224,7 +224,7 @@ class _Api:
     # --- metrics ---
 
     def metrics(self, job_id: str, get: str | None = None) -> Response:
-        """The names of the job's metrics, or the values of those that `get` names; unknown ones are left out."""
+        """Return the names of the job's metrics, or the values of those that `get` names; unknown ones are left out."""
         return self._of_job(job_id, lambda _: metrics.selected(self._tracker(job_id).gauges(), get))
 
     def vertex_metrics(self, job_id: str, vertex_id: str, get: str | None = None) -> Response:
@@ -313,7 +313,7 @@ class _Api:
         vertex_id: str,
         records: Annotated[int, Query(ge=1, le=1000)] = 20,
     ) -> Response:
-        """Some of the records that a vertex has sent last, as text."""
+        """Return some of the records that a vertex has sent last, as text."""
         job, vertex = self._for_probe(job_id, vertex_id, None)
 
         def make() -> Document:
@@ -427,7 +427,7 @@ class _Api:
     # --- state ---
 
     def state_files(self, job_id: str) -> Response:
-        """The figures that the policy for full checkpoints compares, over time, with its limits."""
+        """Return the figures that the policy for full checkpoints compares, over time, with its limits."""
 
         def make(job: SparkJob) -> object:
             return checkpoints.state_files(self._stats(job_id), job.configuration, job.plan.graph)
@@ -435,12 +435,12 @@ class _Api:
         return self._of_job(job_id, make)
 
     def key_groups(self, job_id: str) -> Response:
-        """The key groups of the subtasks with keyed state, and how much of it each has."""
+        """Return the key groups of the subtasks with keyed state, and how much of it each has."""
         job = self._jobs.find(job_id)
         return self._cached("key-groups", job, lambda: key_groups(job))
 
     def states(self, job_id: str) -> Response:
-        """The states of the newest completed checkpoint."""
+        """Return the states of the newest completed checkpoint."""
         job = self._jobs.find(job_id)
         return self._cached("states", job, lambda: self._browser.states(job))
 
@@ -491,7 +491,7 @@ class _Api:
         return {"request-id": self._operations.start(kind, request_id, work, job_id)}
 
     def status(self, kind: str, result: str, failure: str = "failure-cause") -> Callable[..., Document]:
-        """The route for the status of operations of a kind, on a job."""
+        """Return the route for the status of operations of a kind, on a job."""
 
         def status(job_id: str, trigger_id: str) -> Document:
             self._jobs.find(job_id)
@@ -545,7 +545,7 @@ def _numbers(text: str | None) -> list[range]:
 
 
 def _in_the_loop(read: Callable[..., Made]) -> Callable[..., Awaitable[Made]]:
-    """A route that is run by the event loop itself: to hand it to a thread costs more than most answers."""
+    """Return a route that is run by the event loop itself: to hand it to a thread costs more than most answers."""
 
     @wraps(read)
     async def route(*args: Any, **options: Any) -> Made:

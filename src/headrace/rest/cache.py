@@ -27,7 +27,7 @@ _POLLED_SECONDS = 10.0  # after which an answer is not polled any more
 
 
 def to_json(document: object) -> bytes:
-    """A document as JSON: NaN and infinity become null, text that UTF-8 cannot carry is escaped."""
+    """Return a document as JSON: NaN and infinity become null, text that UTF-8 cannot carry is escaped."""
     try:
         return msgspec.json.encode(document)
     except UnicodeEncodeError:
@@ -50,7 +50,7 @@ class Cache:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], object]) -> bytes:
-        """The answer of this key as JSON, made anew if it is too old; what `make` raises is not kept."""
+        """Return the answer of this key as JSON, made anew if it is too old; what `make` raises is not kept."""
         now = self._clock()
         with self._lock:
             found = self._bodies.get(key)
@@ -87,7 +87,7 @@ class PolledAnswers:
         self._bytes = 0
 
     def find(self, scope: Scope) -> bytes | None:
-        """The answer to this request as JSON; None: its route has to be asked."""
+        """Return the answer to this request as JSON; None: its route has to be asked."""
         key, now = (scope["path"], scope["query_string"]), self._clock()
         polled = self._polled.get(key) if scope["method"] == "GET" else None
         if polled is None:
@@ -127,7 +127,7 @@ class PolledAnswers:
             self._bytes -= len(dropped.body)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """The layer in front of the routes."""
+        """Return the layer in front of the routes."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             body = self.find(scope) if scope["type"] == "http" else None

@@ -122,7 +122,7 @@ def _subtask(stats: CheckpointStats, vertex: VertexStats, index: int) -> Documen
 
 
 def _measurements(of: Document, durations: str, buffered: object) -> Document:
-    """The measurements of a subtask, or their summaries, as Flink groups them."""
+    """Return the measurements of a subtask, or their summaries, as Flink groups them."""
     return {
         **{name: of[name] for name in ("checkpointed_size", "state_size", "end_to_end_duration")},
         durations: {"sync": of["sync_ms"], "async": of["async_ms"]},
@@ -228,7 +228,7 @@ def _moments(triggered: int, subtask: SubtaskStats | None) -> Document:
 
 
 def state_files(stats: StatsSnapshot, conf: Configuration, graph: JobGraph) -> Document:
-    """The figures that the policy for full checkpoints compares, over time, and its limits; the oldest first."""
+    """Return the figures that the policy for full checkpoints compares, over time, and its limits; the oldest first."""
     completed = [one for one in reversed(stats.history) if one.status is CheckpointStatus.COMPLETED]
     newest = max((one for one in completed if not one.is_savepoint), key=lambda one: one.id, default=None)
     return {

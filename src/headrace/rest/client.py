@@ -61,7 +61,7 @@ class RestClient:
         self._opener = urllib.request.build_opener(*handlers)
 
     def send(self, method: str, path: str, body: dict[str, Any] | None = None, seconds: float | None = None) -> Any:
-        """The response to a request, waiting this long; RestError if the driver refuses it."""
+        """Return the response to a request, waiting this long; RestError if the driver refuses it."""
         body_of_answer = self._send(method, path, body, seconds or _ANSWER_SECONDS)
         try:
             return json.loads(body_of_answer or b"{}")
@@ -87,7 +87,7 @@ class RestClient:
             raise DriverUnreachable(f"cannot reach the driver at {self.url}: {reason}") from None
 
     def send_text(self, path: str) -> str:
-        """The response to a GET that is no JSON; RestError if the driver refuses it."""
+        """Return the response to a GET that is no JSON; RestError if the driver refuses it."""
         return self._send("GET", path, None, _ANSWER_SECONDS).decode("utf-8", "replace")
 
     def jobs(self, seconds: float | None = None) -> list[dict[str, Any]]:
@@ -153,7 +153,7 @@ class RemoteJob:
         return f"/jobs/{self.id}"
 
     def get(self, path: str) -> Any:
-        """The answer to a GET below the job's path."""
+        """Return the answer to a GET below the job's path."""
         return self.client.send("GET", self.path + path)
 
 

@@ -31,7 +31,7 @@ class Dashboard(StaticFiles):
         super().__init__(directory=Path(__file__).parent / "ui", html=True)
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        """The answer for one file."""
+        """Return the answer for one file."""
         answer = super().file_response(*args, **kwargs)
         answer.headers.update(HEADERS)
         return answer

@@ -38,7 +38,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 def login_address(url: str, token: str | None) -> str:
-    """The address to open in a browser.
+    """Return the address to open in a browser.
 
     >>> login_address("http://127.0.0.1:8081", "s3cret")
     'http://127.0.0.1:8081/login?token=s3cret'
@@ -70,7 +70,7 @@ def announce(url: str, token: str | None = None, certificate: str | None = None)
 
 
 def known_servers() -> list[Server]:
-    """The servers of this user's drivers on this machine; files of dead ones are deleted."""
+    """Return the servers of this user's drivers on this machine; files of dead ones are deleted."""
     found = []
     with suppress(OSError):
         of_directory = directory().lstat()

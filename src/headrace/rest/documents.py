@@ -102,7 +102,7 @@ def _workers(job: SparkJob) -> list[Worker]:
 
 
 def job_details(job: SparkJob) -> Document:
-    """A job with its vertices."""
+    """Return a job with its vertices."""
     found = vertices.job_vertices(job)
     counts = Counter(dict.fromkeys(ExecutionState, 0))
     for vertex in found:
@@ -124,7 +124,7 @@ def job_details(job: SparkJob) -> Document:
 
 
 def plan(job: SparkJob) -> Document:
-    """The graph of a job."""
+    """Return the graph of a job."""
     graph = job.plan.graph
     return {
         "jid": job.job_id,
@@ -197,7 +197,7 @@ def exceptions(job: SparkJob, most: int) -> Document:
 
 
 def story(job: SparkJob) -> Document:
-    """The attempts of a job, the oldest first: what each restored, how it ended, how long its start took."""
+    """Return the attempts of a job, the oldest first: what each restored, how it ended, how long its start took."""
     told = job.machine.story
     return {
         "attempts": [
@@ -221,7 +221,7 @@ def story(job: SparkJob) -> Document:
 
 
 def operation(future: Future[Any], result_name: str, failure_name: str) -> Document:
-    """The state of an operation: its result or why it failed, once it is done."""
+    """Return the state of an operation: its result or why it failed, once it is done."""
     if not future.done():
         return {"status": {"id": "IN_PROGRESS"}, "operation": None}
     error = future.exception()

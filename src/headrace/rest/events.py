@@ -40,7 +40,7 @@ class JobChange:
 def make_change(
     job: str, kind: str, document: Document, *, key: object = None, ignored: Iterable[str] = ()
 ) -> JobChange:
-    """An event; the fields in `ignored` change with time alone, and do not count."""
+    """Return an event; the fields in `ignored` change with time alone, and do not count."""
     left_out = set(ignored)
     compared = to_json({name: value for name, value in document.items() if name not in left_out})
     return JobChange(job, kind, key, document, compared)
@@ -89,7 +89,7 @@ class EventStream:
         return len(self._clients) >= CLIENTS
 
     async def stream(self, job: str | None) -> AsyncIterator[bytes]:
-        """The events of one job, or of all: first what is known now, then what changes."""
+        """Yield the events of one job, or of all: first what is known now, then what changes."""
         client = _Client(job)
         for key, (_, encoded) in self._known.items():
             client.put(key, encoded)

@@ -64,14 +64,14 @@ def subtask_metrics(measures: SubtaskMeasures, checkpointed: SubtaskStats | None
 
 
 def newest_parts(stats: StatsSnapshot | None, vertex: Vertex) -> Mapping[int, SubtaskStats]:
-    """The subtasks of a vertex at the newest completed checkpoint."""
+    """Return the subtasks of a vertex at the newest completed checkpoint."""
     newest = None if stats is None else stats.latest.get("completed")
     of_vertex = None if newest is None else by_head(newest).get(str(vertex.head.id))
     return {} if of_vertex is None else of_vertex.subtasks
 
 
 def vertex_metrics(job: SparkJob, vertex: Vertex, stats: StatsSnapshot | None) -> dict[int, dict[str, float]]:
-    """The metrics of the subtasks of a vertex; those of operators begin with the operator's name."""
+    """Return the metrics of the subtasks of a vertex; those of operators begin with the operator's name."""
     parts = newest_parts(stats, vertex)
     found = {}
     for index, measures in job.subtasks().get(vertex.id, {}).items():
@@ -84,7 +84,7 @@ def vertex_metrics(job: SparkJob, vertex: Vertex, stats: StatsSnapshot | None) -
 
 
 def selected(metrics: Mapping[str, object], get: str | None) -> list[Document]:
-    """The names of metrics, or the values of those that `get` names; unknown ones are left out."""
+    """Return the names of metrics, or the values of those that `get` names; unknown ones are left out."""
     if get is None:
         return [{"id": name} for name in metrics]
     return [{"id": name, "value": str(metrics[name])} for name in get.split(",") if name in metrics]

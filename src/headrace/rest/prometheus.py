@@ -79,7 +79,7 @@ class _Exposition:
 
 
 def _metric_name(name: str) -> str:
-    """A name that Prometheus accepts; other characters become underscores, as in Flink's reporter.
+    """Return a name that Prometheus accepts; other characters become underscores, as in Flink's reporter.
 
     >>> _metric_name("rocksdb.block-cache-usage")
     'rocksdb_block_cache_usage'
@@ -88,7 +88,7 @@ def _metric_name(name: str) -> str:
 
 
 def _value(value: float) -> str:
-    """A number without loss: a counter that grows by less than it shows would have no rate.
+    """Return a number without loss: a counter that grows by less than it shows would have no rate.
 
     >>> [_value(one) for one in (12345678901.0, 0.1, float("nan"), float("-inf"))]
     ['12345678901', '0.1', 'NaN', '-Inf']
@@ -105,7 +105,7 @@ def _escaped(text: str) -> str:
 
 
 def exposition(jobs: Iterable[tuple[SparkJob, StatsSnapshot | None]]) -> str:
-    """The metrics of these jobs; of a job that has ended only its status."""
+    """Return the metrics of these jobs; of a job that has ended only its status."""
     out = _Exposition()
     for job, stats in jobs:
         labels = {"job_id": job.job_id, "job_name": job.plan.name}

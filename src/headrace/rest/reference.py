@@ -52,7 +52,7 @@ def _rows(rows: list[tuple[str, str, str]]) -> str:
 
 
 def _type(schema: Document) -> str:
-    """A type as HTML, with a link where it is one of ours."""
+    """Return a type as HTML, with a link where it is one of ours."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'

@@ -143,7 +143,7 @@ def _address(configuration: Configuration) -> tuple[str, bool]:
 
 
 def _host(address: str) -> str:
-    """The host in the URL that is announced on this machine."""
+    """Return the host in the URL that is announced on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - all addresses include loopback
     return f"[{host}]" if ":" in host else host
 
@@ -164,7 +164,7 @@ def _token(configuration: Configuration, address: str, is_loopback: bool) -> str
 
 
 def _given_token(configuration: Configuration) -> str | None:
-    """The token in the options, if they have one."""
+    """Return the token in the options, if they have one."""
     token = configuration.get(config.REST_TOKEN)
     file = configuration.get(config.REST_TOKEN_FILE)
     if token and file:
@@ -177,7 +177,7 @@ def _given_token(configuration: Configuration) -> str | None:
 
 
 def _tls(configuration: Configuration) -> tuple[str, str] | None:
-    """The files of certificate and key, after a look whether they are of use; None without TLS."""
+    """Return the files of certificate and key, after a look whether they are of use; None without TLS."""
     certificate, key = configuration.get(config.REST_CERTIFICATE), configuration.get(config.REST_KEY)
     if certificate is None and key is None:
         return None
@@ -200,7 +200,7 @@ def _no_password() -> str:
 
 
 def _private_text(path: str, option: str) -> str:
-    """The content of a file that only its owner can read; ConfigError otherwise."""
+    """Return the content of a file that only its owner can read; ConfigError otherwise."""
     try:
         mode = Path(path).stat().st_mode
         if not stat.S_ISREG(mode) or mode & 0o077:

@@ -72,13 +72,13 @@ class StateBrowser:
     # --- requests, in threads of the REST server --------------------------------------------------------------------
 
     def states(self, job: SparkJob) -> Document:
-        """The states of the newest completed checkpoint."""
+        """Return the states of the newest completed checkpoint."""
         return self._wait(("states", job.job_id), lambda: self._retried(job, _states))
 
     def page(
         self, job: SparkJob, operator: str, state: str, limit: int, key: str | None = None, after: str | None = None
     ) -> Document:
-        """Some entries of a state, those of one key if it is given (as JSON); `after` continues a page."""
+        """Return some entries of a state, those of one key if it is given (as JSON); `after` continues a page."""
         wanted = None if key is None else _parsed(key)
         request = ("page", job.job_id, operator, state, key, limit, after)
         if after is not None:
@@ -259,7 +259,7 @@ def _operator_value(row: Document) -> Any:
 
 
 def _cell(row: Document, column: str) -> Any:
-    """A key or value as JSON has it; one without type as its text, unless it is made of plain values."""
+    """Return a key or value as JSON has it; one without type as its text, unless it is made of plain values."""
     if column in row:
         return as_json(row[column])
     pickle, text = row.get(f"{column}_pickle"), row.get(f"{column}_text")
@@ -331,7 +331,7 @@ class _Wanted:
     key: Any
 
     def groups(self, reader: StateSnapshotReader, info: StateInfo) -> KeyGroupRange:
-        """The key group of the key."""
+        """Return the key group of the key."""
         if not info.keyed or "key_group" not in info.schema.names or _type(info.schema, "key") is None:
             raise InvalidArgument(f"state '{info.name}' of operator '{info.operator}' has no keys")
         if _type(info.schema, "key") in _TEXTS and isinstance(self.key, int | float):

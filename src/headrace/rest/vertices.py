@@ -109,7 +109,7 @@ def _watermark(clocks: Sequence[int | None]) -> Document:
 
 
 def job_vertices(job: SparkJob) -> list[Document]:
-    """The vertices of a job, sources first."""
+    """Return the vertices of a job, sources first."""
     measures = job.subtasks()
     return [_job_vertex(job, vertex, measures.get(vertex.id, {})) for vertex in job.plan.graph.vertices]
 
@@ -172,7 +172,7 @@ def _host(worker: Worker, workers: Mapping[Worker, Register]) -> str:
 
 
 def vertex_details(job: SparkJob, vertex: Vertex) -> Document:
-    """A vertex with its subtasks, and how its counters are spread over them."""
+    """Return a vertex with its subtasks, and how its counters are spread over them."""
     measures = job.subtasks().get(vertex.id, {})
     workers = job.workers()
     places = enumerate(job.plan.workers_of(vertex.id))
@@ -224,7 +224,7 @@ def subtask_times(job: SparkJob, vertex: Vertex) -> Document:
 
 
 def hosts(job: SparkJob, vertex: Vertex) -> Document:
-    """The subtasks of a vertex by the host that runs them."""
+    """Return the subtasks of a vertex by the host that runs them."""
     measures = job.subtasks().get(vertex.id, {})
     by_host: dict[str, list[int]] = {}
     workers, places = job.workers(), job.plan.workers_of(vertex.id)
@@ -292,7 +292,7 @@ def watermarks(job: SparkJob, vertex: Vertex) -> list[Document]:
 
 
 def flame_graph(samples: Iterable[StackSample], kind: str) -> Document:
-    """The stacks as a tree; a node's value is how often it was seen."""
+    """Return the stacks as a tree; a node's value is how often it was seen."""
     root: Document = {"name": "root", "value": 0, "children": {}}
     for sample in samples:
         stacks: Counter[str] = Counter()

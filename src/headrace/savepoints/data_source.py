@@ -38,7 +38,7 @@ class StateDataSource(DataSource):
         return "headrace-state"
 
     def schema(self) -> StructType:
-        """The columns of the state's table, or those of the list of states."""
+        """Return the columns of the state's table, or those of the list of states."""
         wanted = self._wanted()
         return from_arrow_schema(_LISTING if wanted is None else self._snapshot().state(*wanted).schema)
 

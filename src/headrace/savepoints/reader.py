@@ -103,7 +103,7 @@ class StateSnapshotReader:
     # --- operators and states ----------------------------------------------------------------------------------------------
 
     def operator(self, wanted: str) -> mf.OperatorManifest:
-        """An operator by uid, name or the beginning of the id; InvalidArgument lists the operators."""
+        """Return an operator by uid, name or the beginning of the id; InvalidArgument lists the operators."""
         operators = self.manifest.operators
         found = (
             [op for op in operators if op.uid == wanted]
@@ -171,7 +171,7 @@ class StateSnapshotReader:
     # --- rows -------------------------------------------------------------------------------------------------------
 
     def parts(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> list[TablePart]:
-        """The parts with any of the key groups."""
+        """Return the parts with any of the key groups."""
         info = self.state(operator, name)
         stored = self.operator(info.operator_id)
         if info.keyed:
@@ -189,12 +189,12 @@ class StateSnapshotReader:
         return found
 
     def read(self, operator: str, name: str, groups: KeyGroupRange | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a state, in some key groups if they are given."""
+        """Yield the rows of a state, in some key groups if they are given."""
         for part in self.parts(operator, name, groups):
             yield from self.read_part(part)
 
     def read_part(self, part: TablePart) -> Iterator[pa.RecordBatch]:
-        """The rows of one part."""
+        """Yield the rows of one part."""
         operator = next(op for op in self.manifest.operators if op.id == part.operator_id)
         subtask = next(one for one in operator.subtasks if one.index == part.subtask)
         if part.groups is None:
@@ -213,7 +213,7 @@ class StateSnapshotReader:
     def _tables(
         self, piece: mf.StatePiece, handle: KeyedStateHandle, groups: KeyGroupRange, state: str
     ) -> Iterator[tuple[StateMeta, Iterable[tuple[int, pa.RecordBatch]]]]:
-        """The states of one subtask's keyed state, as tables."""
+        """Yield the states of one subtask's keyed state, as tables."""
         payloads = Payloads(self._store)
         for part in piece.parts:
             payloads.add(part)
@@ -239,7 +239,7 @@ class StateSnapshotReader:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def files(self) -> dict[str, int]:
-        """The files that a restore reads, with the bytes it needs of each."""
+        """Return the files that a restore reads, with the bytes it needs of each."""
         return {path: sum(one.length for one in segments) for path, segments in self.snapshot.files().items()}
 
 
@@ -254,7 +254,7 @@ def _backend(name: str) -> type[KeyedStateBackend]:
 
 
 def _metas(handle: KeyedStateHandle) -> list[StateMeta]:
-    """The states of a keyed handle, without reading any of them."""
+    """Return the states of a keyed handle, without reading any of them."""
     if handle.backend == CANONICAL:
         found = [table.meta for table in stored_tables(handle)]
     elif handle.segments:

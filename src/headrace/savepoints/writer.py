@@ -90,12 +90,12 @@ class SavepointWriter:
 
     @classmethod
     def new(cls, max_parallelism: int = 128, parts: int = 4) -> SavepointWriter:
-        """An empty savepoint; `parts` is how many files each state is written to."""
+        """Return an empty savepoint; `parts` is how many files each state is written to."""
         return cls(max_parallelism, parts)
 
     @classmethod
     def from_existing(cls, path: str) -> SavepointWriter:
-        """A changed copy of a canonical savepoint."""
+        """Return a changed copy of a canonical savepoint."""
         snapshot = load_snapshot(open_store(), path)
         if snapshot.manifest.format != parquet.CANONICAL:
             raise IllegalState(

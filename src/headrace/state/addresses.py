@@ -92,12 +92,12 @@ copyreg.add_extension(__name__, "VOID", 240)  # timers are stored with it: a pic
 
 
 def no_key() -> KeyContext:
-    """A context in which no key is selected."""
+    """Return a context in which no key is selected."""
     return KeyContext(NO_KEY)
 
 
 def address_of(key: Any) -> Any:
-    """The address of one key.
+    """Return the address of one key.
 
     >>> address_of("a"), address_of(1.0), address_of((1, True))
     ('a', (<class 'float'>, 1.0), (1, (<class 'bool'>, True)))
@@ -151,7 +151,7 @@ _CONTAINERS: Final[dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
 
 
 def prepare_keys(keys: list[Any]) -> list[Any]:
-    """The addresses of a batch of keys; the same list if every key is its own address."""
+    """Return the addresses of a batch of keys; the same list if every key is its own address."""
     kinds = set(map(type, keys))
     if kinds <= _PLAIN:
         return keys
@@ -161,7 +161,7 @@ def prepare_keys(keys: list[Any]) -> list[Any]:
 
 
 def key_of(address: Any) -> Any:
-    """The key of an address without namespace: the inverse of `address_of`, except for subclasses.
+    """Return the key of an address without namespace: the inverse of `address_of`, except for subclasses.
 
     >>> key_of((1, (float, 2.0)))
     (1, 2.0)
@@ -187,12 +187,12 @@ def check_namespace(namespace: Any) -> None:
 
 
 def in_namespace(address: Any, namespace: Any) -> Any:
-    """The address of the same key in a namespace; `address` must have none."""
+    """Return the address of the same key in a namespace; `address` must have none."""
     return address if namespace is VOID else (NAMESPACED, address, namespace)
 
 
 def split_address(address: Any) -> tuple[Any, Any]:
-    """The address of the key alone, and the namespace.
+    """Return the address of the key alone, and the namespace.
 
     >>> split_address(in_namespace("a", 7)), split_address("a")
     (('a', 7), ('a', VOID))
@@ -203,7 +203,7 @@ def split_address(address: Any) -> tuple[Any, Any]:
 
 
 def keys_of(addresses: Sequence[Any]) -> list[Any]:
-    """The keys of many addresses without namespace."""
+    """Return the keys of many addresses without namespace."""
     if set(map(type, addresses)) <= _PLAIN:
         return list(addresses)
     return list(map(key_of, addresses))

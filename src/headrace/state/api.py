@@ -52,7 +52,7 @@ class ValueState(State, Generic[T]):
 
     @abstractmethod
     def value(self) -> T | None:
-        """The value of the current key, else the descriptor's default, else None."""
+        """Return the value of the current key, else the descriptor's default, else None."""
 
     @abstractmethod
     def update(self, value: T | None) -> None:
@@ -87,7 +87,7 @@ class DirectValueState(DirectValue, ValueState[Any]):
         self._keep = None if reuse else table.keep
 
     def _value_elsewhere(self) -> Any:
-        """The value below the dict that takes writes, or the default."""
+        """Return the value below the dict that takes writes, or the default."""
         stored = self._table.get(*self._place())
         if stored is None:
             return self._default_value()
@@ -189,7 +189,7 @@ class ListState(_TableState, Generic[T]):
         self._where = f"list state '{self.name}'"
 
     def get(self) -> list[T]:
-        """The elements; an empty list if there are none. Changing the list does not change the state."""
+        """Return the elements; an empty list if there are none. Changing the list does not change the state."""
         group, address = self._place()
         stored = self._table.get(group, address)
         if stored is None:
@@ -218,7 +218,7 @@ class ListState(_TableState, Generic[T]):
             self.clear()
 
     def _checked(self, values: Any) -> list[Any]:
-        """The elements as a list; list state holds no None (SPEC R1.4)."""
+        """Return the elements as a list; list state holds no None (SPEC R1.4)."""
         if values is None:
             raise InvalidArgument(f"{self._where}: the list of values is None; to remove all elements call clear()")
         if isinstance(values, str | bytes):
@@ -281,7 +281,7 @@ class MapState(_TableState, Generic[K, V]):
             raise InvalidArgument(f"map state '{self.name}': {error}") from None
 
     def get(self, key: K) -> V | None:
-        """The value of an entry, or None."""
+        """Return the value of an entry, or None."""
         group, address = self._place()
         stored = self._table.get(group, address, self._map_key(key))
         if stored is MISSING:
@@ -314,11 +314,11 @@ class MapState(_TableState, Generic[K, V]):
         return self._iterate(lambda key, value: (key, value))
 
     def keys(self) -> MapEntries[K]:
-        """The keys of all entries."""
+        """Return the keys of all entries."""
         return self._iterate(lambda key, _: key)
 
     def values(self) -> MapEntries[V]:
-        """The values of all entries."""
+        """Return the values of all entries."""
         return self._iterate(lambda _, value: value)
 
     def _iterate(self, pick: Callable[[Any, Any], Any]) -> MapEntries[Any]:
@@ -355,11 +355,11 @@ class FoldingState(_TableState, Generic[T]):
 
     @abstractmethod
     def _fold(self, stored: Any, value: Any) -> Any:
-        """The new stored value; the function may change the old one, or None, in place."""
+        """Return the new stored value; the function may change the old one, or None, in place."""
 
     @abstractmethod
     def combine(self, one: Any, other: Any) -> Any:
-        """The stored value of two windows that are merged."""
+        """Return the stored value of two windows that are merged."""
 
 
 class ReducingState(FoldingState[T]):
@@ -370,7 +370,7 @@ class ReducingState(FoldingState[T]):
         self._reduce, self._type = descriptor.reduce, descriptor.type
 
     def get(self) -> T | None:
-        """The combined value, or None."""
+        """Return the combined value, or None."""
         group, address = self._place()
         stored: T | None = self._table.get(group, address)
         return stored if self._copy is None else self._copy(stored)
@@ -391,7 +391,7 @@ class AggregatingState(FoldingState[IN], Generic[IN, OUT]):
         self._function = descriptor.function
 
     def get(self) -> OUT | None:
-        """The result of the accumulator, or None if nothing was added."""
+        """Return the result of the accumulator, or None if nothing was added."""
         group, address = self._place()
         stored = self._table.get(group, address)
         if stored is None:
@@ -409,7 +409,7 @@ class AggregatingState(FoldingState[IN], Generic[IN, OUT]):
 
 
 def _checked_result(name: str, method: str, value: Any) -> Any:
-    """The result of a user's function; None would silently clear the state."""
+    """Return the result of a user's function; None would silently clear the state."""
     if value is None:
         raise InvalidArgument(f"state '{name}': {method}() of its function returned None; it must return the new value")
     return value
@@ -433,11 +433,11 @@ class StateDescriptor:
         self.ttl: StateTtlConfig | None = None
 
     def get_name(self) -> str:
-        """The name of the state, unique in its operator."""
+        """Return the name of the state, unique in its operator."""
         return self.name
 
     def meta(self) -> StateMeta:
-        """The part of the description that a snapshot stores."""
+        """Return the part of the description that a snapshot stores."""
         map_key = None if self.map_key_type is None else TypeMeta.of(self.map_key_type)
         return StateMeta(self.name, self.kind, TypeMeta.of(self.type), map_key, self.ttl is not None)
 
@@ -530,7 +530,7 @@ class ReducingStateDescriptor(StateDescriptor):
         self._function = reduce_function
 
     def get_reduce_function(self) -> Any:
-        """The function as it was given."""
+        """Return the function as it was given."""
         return self._function
 
 
@@ -557,5 +557,5 @@ class AggregatingStateDescriptor(StateDescriptor):
         self.function = function
 
     def get_agg_function(self) -> Any:
-        """The function that folds."""
+        """Return the function that folds."""
         return self.function

@@ -74,7 +74,7 @@ class SnapshotKind(enum.Enum):
 
 
 def number_type(meta: StateMeta, key_type: TypeInformation) -> np.dtype[Any] | None:
-    """The type of the column of a state of numbers under integer keys; None for any other state.
+    """Return the type of the column of a state of numbers under integer keys; None for any other state.
 
     >>> number_type(StateMeta("total", "value", TypeMeta.of(as_type("bigint"))), as_type("int"))
     dtype('int64')
@@ -120,7 +120,7 @@ INTERNAL_KINDS: Final = frozenset([TIMER_TABLE.kind, RAW_STREAMS.kind])
 
 
 def table_name(meta: StateMeta) -> str:
-    """The name of a state's storage: a state of the user may be called like an internal one."""
+    """Return the name of a state's storage: a state of the user may be called like an internal one."""
     return f"{'i' if meta.kind in INTERNAL_KINDS else 's'}:{meta.name}"
 
 
@@ -178,7 +178,7 @@ class NumberColumns(Protocol):
     count: int
 
     def find(self, keys: npt.NDArray[np.int64], groups: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """The slot of every key, -1 where there is none; a slot that is not `live` has no entry."""
+        """Return the slot of every key, -1 where there is none; a slot that is not `live` has no entry."""
         ...
 
     def put(self, slots: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
@@ -190,7 +190,7 @@ class NumberColumns(Protocol):
         ...
 
     def slots(self, keys: npt.NDArray[np.int64], groups: npt.NDArray[Any], neutral: Any) -> npt.NDArray[np.int64]:
-        """The slot of every key; unknown keys get one, with the neutral value."""
+        """Return the slot of every key; unknown keys get one, with the neutral value."""
         ...
 
     def touch(self, slots: npt.NDArray[np.int64]) -> None:
@@ -238,7 +238,7 @@ class KeyedStateBackend(ABC):
         return self.key_at(split_address(self.context.address)[0])
 
     def key_at(self, address: Any) -> Any:
-        """The key of an address without namespace."""
+        """Return the key of an address without namespace."""
         key = key_of(address)
         key_type = self.setup.key_type
         return key_type.record(key) if key_type.converts and type(key) is tuple else key
@@ -261,7 +261,7 @@ class KeyedStateBackend(ABC):
     # --- states ---
 
     def state(self, descriptor: StateDescriptor) -> Any:
-        """The handle of a state: one object per name, whatever the current key (SPEC R1.2)."""
+        """Return the handle of a state: one object per name, whatever the current key (SPEC R1.2)."""
         return self._open(descriptor)[1]
 
     def _open(self, descriptor: StateDescriptor) -> tuple[str, State, AddressedTable]:
@@ -286,7 +286,7 @@ class KeyedStateBackend(ABC):
         return found
 
     def value_table(self, descriptor: ValueStateDescriptor) -> BatchTable:
-        """A value state for many keys at once; the same storage as `state(descriptor)`."""
+        """Return a value state for many keys at once; the same storage as `state(descriptor)`."""
         table = self._open(descriptor)[2]
         assert isinstance(table, BatchTable)
         return table
@@ -296,12 +296,12 @@ class KeyedStateBackend(ABC):
         return None
 
     def keys(self, name: str, namespace: Any = VOID) -> list[Any]:
-        """The keys that have an entry in a state, in a namespace; a copy, so state may change meanwhile."""
+        """Return the keys that have an entry in a state, in a namespace; a copy, so state may change meanwhile."""
         check_namespace(namespace)
         return [self.key_at(split_address(address)[0]) for _, address in self._addresses_in(name, namespace)]
 
     def entry_count(self, name: str) -> int:
-        """The number of (key, namespace) entries of a state; all addresses are read."""
+        """Return the number of (key, namespace) entries of a state; all addresses are read."""
         return sum(1 for _ in self.addresses(name))
 
     def _addresses_in(self, name: str, namespace: Any) -> list[tuple[int, Any]]:
@@ -350,13 +350,13 @@ class KeyedStateBackend(ABC):
     # --- raw keyed state ---
 
     def _internal_table(self, meta: StateMeta) -> DictTable:
-        """The table of timers or of raw streams."""
+        """Return the table of timers or of raw streams."""
         table = self.open_table(meta)
         assert isinstance(table, DictTable)
         return table
 
     def raw_streams(self) -> dict[int, bytes]:
-        """The raw stream of each key group that has one (SPEC R1.11)."""
+        """Return the raw stream of each key group that has one (SPEC R1.11)."""
         if not self._has_raw_streams:
             return {}
         return {group: stream for group, _, stream in sorted(self._internal_table(RAW_STREAMS).items())}
@@ -376,7 +376,7 @@ class KeyedStateBackend(ABC):
     # --- snapshots and restore ---
 
     def _describe(self, checkpoint_id: int) -> KeyedStateHandle:
-        """The handle of a snapshot without any state."""
+        """Return the handle of a snapshot without any state."""
         setup, groups = self.setup, self.setup.key_groups
         key_type = TypeMeta.of(setup.key_type)
         return KeyedStateHandle(self.name, checkpoint_id, setup.max_parallelism, groups.start, groups.end, key_type)
@@ -421,7 +421,7 @@ class KeyedStateBackend(ABC):
             self.timers.reload()
 
     def notify_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never be confirmed: stop its run, its changes belong to the next one."""
+        """Abort a checkpoint that will never be confirmed: stop its run; its changes belong to the next one."""
         for run in self._runs:
             if run.checkpoint_id == checkpoint_id:
                 run.cancel()
@@ -444,7 +444,7 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def value_handle(self, descriptor: ValueStateDescriptor, table: AddressedTable) -> State:
-        """The handle of a value state without time to live."""
+        """Return the handle of a value state without time to live."""
 
     @abstractmethod
     def addresses(self, name: str) -> Iterable[tuple[int, Any]]:
@@ -493,7 +493,7 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def snapshot(self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> SnapshotRun:
-        """The synchronous part of a snapshot: later writes are not in it. Several may run at once."""
+        """Return the synchronous part of a snapshot: later writes are not in it. Several may run at once."""
 
     @abstractmethod
     def restore_handles(self, handles: list[KeyedStateHandle], read: ReadPayload, *, claim: bool) -> None:
@@ -508,4 +508,4 @@ class KeyedStateBackend(ABC):
 
     @abstractmethod
     def notify_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is confirmed; ids of other snapshots are ignored."""
+        """Confirm a checkpoint; ids of other snapshots are ignored."""

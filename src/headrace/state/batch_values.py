@@ -42,11 +42,11 @@ class BatchValueState:
         return self._columns is None
 
     def begin(self, keys: Array | None, addresses: list[Any], groups: Array) -> None:
-        """The next batch has these keys; `keys` are the numbers if they are int64, else `addresses` are given."""
+        """Begin a batch with these keys; `keys` are the numbers if they are int64, else `addresses` are given."""
         self._keys, self._addresses, self._groups, self._count = keys, addresses, groups, len(groups)
 
     def end(self) -> None:
-        """The batch is over."""
+        """End the batch."""
         self._count = -1
 
     def get_many(self, default: Any = None) -> Any:
@@ -155,7 +155,7 @@ class BatchStates:
         self.handles: list[BatchValueState] = []
 
     def state(self, descriptor: StateDescriptor) -> BatchValueState:
-        """The state of a descriptor for all keys of a batch."""
+        """Return the state of a descriptor for all keys of a batch."""
         if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl is not None:
             raise InvalidArgument(
                 f"state '{descriptor.name}': a function over batches has value states without a time to live; use a "

@@ -36,7 +36,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
         self._entries: dict[K, V] = {} if entries is None else entries
 
     def get(self, key: K) -> V | None:
-        """The value of a key, or None; `contains` tells a missing key from a None value."""
+        """Return the value of a key, or None; `contains` tells a missing key from a None value."""
         try:
             return self._entries.get(key)
         except TypeError as error:
@@ -146,7 +146,7 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
         self._entries.clear()
 
     def read_only(self) -> ReadOnlyBroadcastState[K, V]:
-        """The view for the other side."""
+        """Return the view for the other side."""
         return ReadOnlyBroadcastState(self.name, self._entries)
 
     def items(self) -> Iterator[tuple[K, V]]:
@@ -187,12 +187,12 @@ class BroadcastStates:
         self._read_only = {state.name: state.read_only() for state in states}
 
     def writable(self, name: str) -> BroadcastState[Any, Any]:
-        """The state for the broadcast side; InvalidArgument if it was not declared."""
+        """Return the state for the broadcast side; InvalidArgument if it was not declared."""
         self._check(name)
         return self._writable[name]
 
     def read_only(self, name: str) -> ReadOnlyBroadcastState[Any, Any]:
-        """The state for the other side; InvalidArgument if it was not declared."""
+        """Return the state for the other side; InvalidArgument if it was not declared."""
         self._check(name)
         return self._read_only[name]
 

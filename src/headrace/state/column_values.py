@@ -72,7 +72,7 @@ class ColumnValue(LoadedValues, ValueState[Any], BatchTable):
         self.update(None)
 
     def _value_elsewhere(self) -> Any:
-        """The value of a key that is not the one of the record in the batch, or the default."""
+        """Return the value of a key that is not the one of the record in the batch, or the default."""
         try:
             stored = self._stored(self._context.address)
         except NoKeySet:
@@ -92,7 +92,7 @@ class ColumnValue(LoadedValues, ValueState[Any], BatchTable):
         self._changed = True
 
     def _loaded_at(self, address: Any) -> int | None:
-        """The place of a loaded value; None if it is not loaded."""
+        """Return the place of a loaded value; None if it is not loaded."""
         if self._places is None:
             return None
         position = self._context.position
@@ -161,7 +161,7 @@ class ColumnValue(LoadedValues, ValueState[Any], BatchTable):
         self._slots = self._keys = self._before = self._places = self._place_of = None
 
     def _stored(self, address: Any) -> Any:
-        """The value at an address, or None; a batch is loaded at the first access."""
+        """Return the value at an address, or None; a batch is loaded at the first access."""
         place = self._loaded_at(address)
         if place is None:
             try:
@@ -268,7 +268,7 @@ class ColumnValue(LoadedValues, ValueState[Any], BatchTable):
             return None
 
     def _converted(self, addresses: Sequence[Any], values: Sequence[Any]) -> Any:
-        """The column with conversions; TypeMismatch names the key of the first value that does not fit."""
+        """Return the column with conversions; TypeMismatch names the key of the first value that does not fit."""
         try:
             column = self._type.to_batch(values).column(0).to_numpy(zero_copy_only=False)
         except TypeMismatch as error:

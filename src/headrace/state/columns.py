@@ -102,7 +102,7 @@ class ColumnTable:
     # --- looking up -------------------------------------------------------------------------------------------------
 
     def slots(self, keys: Ints, groups: npt.NDArray[Any], neutral: Any) -> Ints:
-        """The slot of every key; unknown keys get one, with the neutral value."""
+        """Return the slot of every key; unknown keys get one, with the neutral value."""
         found = self.find(keys, groups)
         missing = np.flatnonzero(found < 0)
         if len(missing):
@@ -121,7 +121,7 @@ class ColumnTable:
             self._dead -= np.bincount(self.group_of[dead], minlength=len(self._dead))
 
     def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Ints, Numbers, list[Any]]:
-        """The slots of keys, the column at these slots, and the values with None where there is no entry."""
+        """Return the slots of keys, the column at these slots, and the values with None where there is no entry."""
         slots = self.find(keys, groups)
         column = self.values[slots]
         values: list[Any] = column.tolist()
@@ -218,7 +218,7 @@ class ColumnTable:
             self._changed[slots] = True
 
     def find(self, keys: Ints, groups: npt.NDArray[Any]) -> Ints:
-        """The slot of every key, -1 where there is none; a slot may be dead."""
+        """Return the slot of every key, -1 where there is none; a slot may be dead."""
         if self._near is not None and len(keys):
             found = self._near.find(keys)
             if found is not None:
@@ -242,7 +242,7 @@ class ColumnTable:
         return result
 
     def find_one(self, key: int, group: int) -> int:
-        """The slot of one key without the overhead of numpy calls; -1 also for a dead slot."""
+        """Return the slot of one key without the overhead of numpy calls; -1 also for a dead slot."""
         slot = self.probe(key, group)
         return slot if slot >= 0 and self.live.item(slot) else -1
 
@@ -353,7 +353,7 @@ class ColumnTable:
         self._dead[group] -= int(np.count_nonzero(gone))
 
     def _slots_in(self, group: int) -> tuple[npt.NDArray[np.int32], Ints]:
-        """The region of a group in the index, and the slots in it."""
+        """Return the region of a group in the index, and the slots in it."""
         start = int(self._region[group])
         region = self._index[start : start + int(self._mask[group]) + 1]
         return region, region[region != 0].astype(np.int64) - 1
@@ -427,13 +427,13 @@ class ColumnTable:
         self._changed = np.zeros(len(self.keys), np.bool_)
 
     def used_bytes(self) -> int:
-        """The memory of the entries: columns, flags, and the index as far as it was used."""
+        """Return the memory of the entries: columns, flags, and the index as far as it was used."""
         entry = self.keys.itemsize + self.group_of.itemsize + self.values.itemsize + self._place.itemsize + _FLAGS
         near = 0 if self._near is None else self._near.slots.nbytes
         return self.count * entry + self._end * self._index.itemsize + near
 
     def number_groups(self) -> Iterator[tuple[int, tuple[Ints, Numbers]]]:
-        """The entries of each key group that has any, sorted by key."""
+        """Yield the entries of each key group that has any, sorted by key."""
         for group in self._groups:
             _, slots = self._slots_in(group)
             slots = slots[self.live[slots]]
@@ -460,7 +460,7 @@ class _NearKeys:
         return self.low <= low and high <= self.high
 
     def find(self, keys: Ints) -> Ints | None:
-        """The slot of every key, -1 where there is none; None if there is no place for some key."""
+        """Return the slot of every key, -1 where there is none; None if there is no place for some key."""
         if keys.min() < self.low or keys.max() > self.high:
             return None
         return self.slots[keys - self.low].astype(np.int64)
@@ -476,7 +476,7 @@ class _NearKeys:
 
 
 def grown(column: npt.NDArray[Any], used: int, room: int) -> npt.NDArray[Any]:
-    """A longer column with what was used of this one."""
+    """Return a longer column with what was used of this one."""
     larger = np.zeros(room, column.dtype)
     larger[:used] = column[:used]
     return larger

@@ -52,7 +52,7 @@ def is_immutable(value: Any) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """The value if it is immutable, else a copy that shares nothing mutable with it.
+    """Return the value if it is immutable, else a copy that shares nothing mutable with it.
 
     >>> row = {"word": "a", "n": 1}
     >>> copied(row) == row, copied(row) is row
@@ -98,7 +98,7 @@ def _is_plain(kind: type) -> bool:
 
 
 def copier(type_info: TypeInformation) -> Callable[[Any], Any] | None:
-    """The function that copies values of this type on read; None: no value needs a copy."""
+    """Return the function that copies values of this type on read; None: no value needs a copy."""
     if type_info.mutable:
         return partial(_row_copied, type_info)
     if type_info.schema is not None and not any(map(_may_change, type_info.schema)):
@@ -107,7 +107,7 @@ def copier(type_info: TypeInformation) -> Callable[[Any], Any] | None:
 
 
 def _row_copied(type_info: TypeInformation, value: Any) -> Any:
-    """A copy of a row that can be changed, with the names of its type."""
+    """Return a copy of a row that can be changed, with the names of its type."""
     try:
         return copied(type_info.normalise([value])[0])
     except TypeMismatch:

@@ -55,7 +55,7 @@ class StateSnapshot(msgspec.Struct, frozen=True):
     def of(
         cls, name: str, mode: Mode, types: tuple[TypeMeta, ...], elements: Sequence[bytes | memoryview]
     ) -> StateSnapshot:
-        """A snapshot of elements that are encoded already."""
+        """Return a snapshot of elements that are encoded already."""
         starts = list(accumulate(map(len, elements), initial=0))[:-1]
         return cls(name, mode, types, b"".join(elements), tuple(starts), tuple(map(zlib.crc32, elements)))
 
@@ -65,12 +65,12 @@ class StateSnapshot(msgspec.Struct, frozen=True):
         return StateShape(self.mode, len(self.offsets))
 
     def elements(self) -> list[memoryview]:
-        """The bytes of each element, in order."""
+        """Return the bytes of each element, in order."""
         view = memoryview(self.data)
         return [view[start:stop] for start, stop in pairwise((*self.offsets, len(self.data)))]
 
     def cut(self, start: int, stop: int) -> StateSnapshot:
-        """The elements from `start` to `stop` (exclusive)."""
+        """Return the elements from `start` to `stop` (exclusive)."""
         if (start, stop) == (0, len(self.offsets)):
             return self
         bounds = (*self.offsets, len(self.data))
@@ -105,11 +105,11 @@ class OperatorStateSnapshot(msgspec.Struct, frozen=True):
         return not self.states and self.raw is None
 
     def shapes(self) -> dict[str, StateShape]:
-        """The managed states for `headrace.checkpoint.assignment.redistribute`."""
+        """Return the managed states for `headrace.checkpoint.assignment.redistribute`."""
         return {state.name: state.shape for state in self.states}
 
     def raw_shapes(self) -> dict[str, StateShape]:
-        """The raw streams as one split state, which is redistributed by a call of its own."""
+        """Return the raw streams as one split state, which is redistributed by a call of its own."""
         return {} if self.raw is None else {_RAW: self.raw.shape}
 
 
@@ -133,7 +133,7 @@ class RestoredOperatorState(msgspec.Struct, frozen=True):
         parts: Iterable[ElementRange],
         raw_parts: Iterable[ElementRange],
     ) -> RestoredOperatorState:
-        """The assigned parts of the snapshots of all old subtasks."""
+        """Return the assigned parts of the snapshots of all old subtasks."""
         managed = {(subtask, state.name): state for subtask, left in enumerate(old) if left for state in left.states}
         raw = {subtask: left.raw for subtask, left in enumerate(old) if left and left.raw}
         states = (RestoredState(managed[p.subtask, p.name].cut(p.start, p.stop), p.carried) for p in parts)
@@ -194,7 +194,7 @@ class _Registered:
     handle: OperatorListState | BroadcastState[Any, Any]
 
     def contents(self) -> list[Any]:
-        """The elements, of a broadcast map its entries, as a new list."""
+        """Return the elements, of a broadcast map its entries, as a new list."""
         return self.handle.get() if isinstance(self.handle, OperatorListState) else list(self.handle.items())
 
 
@@ -233,22 +233,22 @@ class OperatorStateBackend:
         return sorted(self._states)
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """A list whose elements are distributed evenly when the parallelism changes (SPEC R4.2)."""
+        """Return a list whose elements are distributed evenly when the parallelism changes (SPEC R4.2)."""
         state: OperatorListState = self._open(descriptor, Mode.SPLIT)
         return state
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """A list; at each restore every subtask gets all elements of all subtasks (SPEC R4.3)."""
+        """Return a list; at each restore every subtask gets all elements of all subtasks (SPEC R4.3)."""
         state: OperatorListState = self._open(descriptor, Mode.UNION)
         return state
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:
-        """A map that every subtask holds in full (SPEC R4.4)."""
+        """Return a map that every subtask holds in full (SPEC R4.4)."""
         state: BroadcastState[Any, Any] = self._open(state_descriptor, Mode.BROADCAST)
         return state
 
     def raw_streams(self) -> list[bytes]:
-        """The raw streams that were restored (SPEC R1.11)."""
+        """Return the raw streams that were restored (SPEC R1.11)."""
         return list(self._raw_input)
 
     def write_raw_stream(self, stream: bytes) -> None:
@@ -256,7 +256,7 @@ class OperatorStateBackend:
         self._raw_output.append(bytes(stream))
 
     def _open(self, descriptor: StateDescriptor, mode: Mode) -> Any:
-        """The handle of a state; when first opened, it is made of the elements that were restored."""
+        """Return the handle of a state; when first opened, it is made of the elements that were restored."""
         self._check_descriptor(descriptor, MapStateDescriptor if mode is Mode.BROADCAST else ListStateDescriptor)
         name, where = descriptor.name, self._where(descriptor.name, mode)
         types = tuple(type for type in (descriptor.map_key_type, descriptor.type) if type is not None)
@@ -336,7 +336,7 @@ class _Pickled(bytes):
 
 
 def _freeze(values: list[Any], where: str) -> list[Any]:
-    """The values in a form that later changes by the program do not affect."""
+    """Return the values in a form that later changes by the program do not affect."""
     if ATOMS.issuperset(map(type, values)):
         return values
     return [
@@ -345,7 +345,7 @@ def _freeze(values: list[Any], where: str) -> list[Any]:
 
 
 def _encode(frozen: list[Any], types: tuple[TypeInformation, ...], where: str) -> list[bytes]:
-    """The bytes of each element; typed values are checked and converted."""
+    """Return the bytes of each element; typed values are checked and converted."""
     if any(type.is_typed for type in types):
         values = [pickle.loads(value) if type(value) is _Pickled else value for value in frozen]
         if len(types) == 1:
@@ -358,13 +358,13 @@ def _encode(frozen: list[Any], types: tuple[TypeInformation, ...], where: str) -
 
 
 def encode_elements(name: str, mode: Mode, types: tuple[TypeInformation, ...], values: list[Any]) -> StateSnapshot:
-    """The snapshot of a state with these elements; of a broadcast map with these entries."""
+    """Return the snapshot of a state with these elements; of a broadcast map with these entries."""
     elements = _encode(values, types, f"{mode} state '{name}'")
     return StateSnapshot.of(name, mode, tuple(map(TypeMeta.of, types)), elements)
 
 
 def decode_elements(snapshot: StateSnapshot, types: tuple[TypeInformation, ...], where: str | None = None) -> list[Any]:
-    """The elements of a state, of a broadcast map its entries; `where` begins an error message."""
+    """Return the elements of a state, of a broadcast map its entries; `where` begins an error message."""
     where = where or f"{snapshot.mode} state '{snapshot.name}'"
     values: list[Any] = []
     for index, element in enumerate(snapshot.elements()):

@@ -45,7 +45,7 @@ def _unpicklable(values: list[Any], where: str, error: Exception) -> InvalidArgu
 
 
 def load_values(data: bytes, where: str) -> list[Any]:
-    """The values of a pickle; StateMigrationError names the class that is missing or incompatible."""
+    """Return the values of a pickle; StateMigrationError names the class that is missing or incompatible."""
     reader = _Reader(io.BytesIO(data))
     try:
         values: list[Any] = reader.load()
@@ -77,7 +77,7 @@ class _Reader(pickle.Unpickler):
 
 
 def _program_class(module: str, name: str, tracker: str) -> type | None:
-    """The class of that name that the running program defines, if there is exactly one."""
+    """Return the class of that name that the running program defines, if there is exactly one."""
     found = getattr(sys.modules.get(module), name, None)
     if isinstance(found, type):
         return found

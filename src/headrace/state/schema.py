@@ -143,7 +143,7 @@ def check_key_type(operator: str, stored: TypeInformation, now: TypeInformation)
 
 
 def check_state(operator: str, stored: StateMeta, now: StateMeta, *, migrate_ttl: bool) -> TypeChange:
-    """The change of a state that is registered under a restored name; raises if it is refused."""
+    """Return the change of a state that is registered under a restored name; raises if it is refused."""
     where = f"operator '{operator}', state '{now.name}'"
     if stored.kind != now.kind:
         raise IllegalState(

@@ -31,7 +31,7 @@ class BatchTable(ABC):
 
     @abstractmethod
     def get_many(self, addresses: Sequence[Any], groups: Sequence[int]) -> list[Any]:
-        """The value at each address, None where there is none; mutable values are not copied."""
+        """Return the value at each address, None where there is none; mutable values are not copied."""
 
     @abstractmethod
     def put_many(self, addresses: Sequence[Any], groups: Sequence[int], values: Sequence[Any]) -> None:
@@ -43,10 +43,10 @@ class ValueTable(BatchTable):
 
     @abstractmethod
     def get(self, group: int, address: Any) -> Any:
-        """The stored value, or None."""
+        """Return the stored value, or None."""
 
     def get_owned(self, group: int, address: Any) -> Any:
-        """The stored value in a form that may be changed in place before it is put back; or None."""
+        """Return the stored value in a form that may be changed in place before it is put back; or None."""
         return self.get(group, address)
 
     @abstractmethod
@@ -101,7 +101,7 @@ class ListTable(ABC):
 
     @abstractmethod
     def get(self, group: int, address: Any) -> Sequence[Any] | None:
-        """The stored elements in order, or None."""
+        """Return the stored elements in order, or None."""
 
     @abstractmethod
     def extend(self, group: int, address: Any, stored: Sequence[Any]) -> None:
@@ -134,7 +134,7 @@ class MapTable(ABC):
 
     @abstractmethod
     def get(self, group: int, address: Any, map_key: Any) -> Any:
-        """The stored value of a map key, or MISSING."""
+        """Return the stored value of a map key, or MISSING."""
 
     @abstractmethod
     def put(self, group: int, address: Any, map_key: Any, stored: Any) -> None: ...

@@ -80,7 +80,7 @@ class Timers:
         return True
 
     def next_deadline(self, domain: TimeDomain) -> int | None:
-        """The timestamp of the next timer of a domain, or None."""
+        """Return the timestamp of the next timer of a domain, or None."""
         self._drop_stale(domain)
         heap = self._heaps[domain]
         return heap[0][0] if heap else None
@@ -101,7 +101,7 @@ class Timers:
         return Timer(domain, timestamp, address, group, namespace)
 
     def count(self, domain: TimeDomain) -> int:
-        """The number of pending timers of a domain."""
+        """Return the number of pending timers of a domain."""
         return self._live[domain]
 
     def all(self) -> Iterator[Timer]:

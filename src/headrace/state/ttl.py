@@ -178,7 +178,7 @@ class _ExpiringMaps(_Expiring, MapTable):
 
 
 def expiring(table: AddressedTable, expiry: Expiry) -> AddressedTable:
-    """A table of values on a table of (value, stamp) pairs."""
+    """Return a table of values on a table of (value, stamp) pairs."""
     if isinstance(table, ListTable):
         return _ExpiringLists(table, expiry)
     return (_ExpiringMaps if isinstance(table, MapTable) else _ExpiringValues)(table, expiry)

@@ -84,12 +84,12 @@ class CleanupStrategies:
         return self.compact_filter is not None or self.background
 
     def get_incremental_cleanup_strategy(self) -> IncrementalCleanup | None:
-        """The settings of the cleanup at accesses; None: it is off."""
+        """Return the settings of the cleanup at accesses; None: it is off."""
         found = self.incremental_size()
         return None if found is None else IncrementalCleanup(*found)
 
     def get_rocksdb_compact_filter_cleanup_strategy(self) -> CompactFilter | None:
-        """The settings of the cleanup in RocksDB's files; None: it is off."""
+        """Return the settings of the cleanup in RocksDB's files; None: it is off."""
         return self.compact_filter or (CompactFilter() if self.background else None)
 
     def incremental_size(self) -> tuple[int, bool] | None:
@@ -156,11 +156,11 @@ class StateTtlConfig:
         return self.visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def get_ttl(self) -> Time:
-        """The time an entry lives."""
+        """Return the time an entry lives."""
         return Time(self.ttl)
 
     def get_ttl_time_characteristic(self) -> StateTtlConfig.TtlTimeCharacteristic:
-        """The clock of expiry."""
+        """Return the clock of expiry."""
         return StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
 
     def get_update_type(self) -> StateTtlConfig.UpdateType:
@@ -194,11 +194,11 @@ class StateTtlConfig:
             return self._set(update_type=update_type)
 
         def update_ttl_on_create_and_write(self) -> StateTtlConfig.Builder:
-            """Writes renew an entry (the default)."""
+            """Renew an entry at writes (the default)."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
 
         def update_ttl_on_read_and_write(self) -> StateTtlConfig.Builder:
-            """Reads renew an entry too."""
+            """Renew an entry at reads too."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
         def set_state_visibility(self, state_visibility: StateTtlConfig.StateVisibility) -> StateTtlConfig.Builder:
@@ -206,23 +206,23 @@ class StateTtlConfig:
             return self._set(visibility=state_visibility)
 
         def return_expired_if_not_cleaned_up(self) -> StateTtlConfig.Builder:
-            """A read may return an expired entry once."""
+            """Let a read return an expired entry once."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
         def never_return_expired(self) -> StateTtlConfig.Builder:
-            """A read never returns an expired entry (the default)."""
+            """Never return an expired entry (the default)."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
         def set_ttl_time_characteristic(
             self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
         ) -> StateTtlConfig.Builder:
-            """The clock of expiry: processing time only."""
+            """Return the clock of expiry: processing time only."""
             if ttl_time_characteristic is not StateTtlConfig.TtlTimeCharacteristic.ProcessingTime:
                 raise InvalidArgument(f"time to live runs on processing time only, got {ttl_time_characteristic!r}")
             return self
 
         def use_processing_time(self) -> StateTtlConfig.Builder:
-            """The clock of expiry is processing time (the default, and the only one)."""
+            """Expire by processing time (the default, and the only clock)."""
             return self
 
         def cleanup_full_snapshot(self) -> StateTtlConfig.Builder:

@@ -44,7 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     crc32: int
 
     def files(self) -> dict[str, list[FileSegment]]:
-        """The segments of each file."""
+        """Return the segments of each file."""
         found: dict[str, list[FileSegment]] = {}
         for handle in handles_of(self.manifest):
             if isinstance(handle, FileSegment):
@@ -163,7 +163,7 @@ def discard_claimed(store: ObjectStore, snapshot: Snapshot) -> None:
 
 
 def _own_files(store: ObjectStore, snapshot: Snapshot) -> set[str]:
-    """The files in the directory of a snapshot that Headrace wrote, its metadata aside."""
+    """Return the files in the directory of a snapshot that Headrace wrote, its metadata aside."""
     listed = (info.path for info in store.list_objects(snapshot.directory))
     written = {path for path in listed if attempt_of(path.rpartition("/")[2]) is not None}
     return written | {path for path in snapshot.files() if is_inside(path, snapshot.directory)}

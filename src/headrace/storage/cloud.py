@@ -195,7 +195,7 @@ def _open_bucket(scheme: str, bucket: str, options: Mapping[str, Any]) -> Any:
 
 
 def _aws_credentials(profile: str | None, config: dict[str, Any]) -> Callable[[], Any] | None:
-    """The credentials of AWS's files, sign-in and roles, which obstore does not know; None without botocore."""
+    """Return the credentials of AWS's files, sign-in and roles, which obstore does not know; None without botocore."""
     try:
         from botocore.session import Session
     except ImportError:

@@ -40,5 +40,5 @@ Handle: TypeAlias = InlineBytes | FileSegment | Placeholder
 
 
 def size_of(handle: Handle) -> int:
-    """The bytes of state behind a handle."""
+    """Return the bytes of state behind a handle."""
     return len(handle.data) if isinstance(handle, InlineBytes) else handle.length

@@ -69,7 +69,7 @@ def _attempt_of(found: re.Match[str]) -> AttemptId:
 
 
 def subtask_owner(vertex: int, subtask: int) -> str:
-    """A subtask's part of a file name.
+    """Return a subtask's part of a file name.
 
     >>> subtask_owner(3, 0)
     'v3-s0'
@@ -93,7 +93,7 @@ class JobLayout(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, directory: str, job_id: JobId, *, create_subdir: bool = True) -> JobLayout:
-        """The layout below a directory as the user wrote it."""
+        """Return the layout below a directory as the user wrote it."""
         return cls(normalise(directory), job_id, create_subdir)
 
     @property
@@ -118,7 +118,7 @@ class JobLayout(msgspec.Struct, frozen=True):
         return f"{self.job}/chk-{checkpoint_id}"
 
     def metadata(self, checkpoint_id: int) -> str:
-        """The file that makes a checkpoint exist."""
+        """Return the file that makes a checkpoint exist."""
         return metadata_path(self.checkpoint(checkpoint_id))
 
     def log_entry(self, seq: int) -> str:
@@ -156,7 +156,7 @@ class JobLayout(msgspec.Struct, frozen=True):
         return ParsedPath(PathKind.FOREIGN)
 
     def checkpoint_ids(self, store: ObjectStore) -> list[int]:
-        """The ids that have a directory, complete or not, newest first."""
+        """Return the ids that have a directory, complete or not, newest first."""
         found = (_CHECKPOINT_DIR.fullmatch(name) for name in store.list_names(self.job))
         return sorted((int(match["id"]) for match in found if match), reverse=True)
 
@@ -194,7 +194,7 @@ class ParsedPath(msgspec.Struct, frozen=True):
 
 
 def private_file(attempt: AttemptId, owner: str) -> str:
-    """The name of a private file in a checkpoint's directory.
+    """Return the name of a private file in a checkpoint's directory.
 
     >>> private_file(AttemptId(1), subtask_owner(3, 0))
     'e1r0-v3-s0.state'
@@ -203,7 +203,7 @@ def private_file(attempt: AttemptId, owner: str) -> str:
 
 
 def shared_file(attempt: AttemptId, checkpoint_id: int, owner: str, digest: str) -> str:
-    """The name of a file in shared/; `digest` is of its content.
+    """Return the name of a file in shared/; `digest` is of its content.
 
     >>> shared_file(AttemptId(1), 7, "v3-s0", "0" * 32)
     'e1r0-c7-v3-s0-00000000000000000000000000000000.shared'
@@ -218,7 +218,7 @@ def _checked_owner(owner: str) -> str:
 
 
 def attempt_of(name: str) -> AttemptId | None:
-    """The attempt that wrote a private or temporary file, by its name; None for other names.
+    """Return the attempt that wrote a private or temporary file, by its name; None for other names.
 
     >>> attempt_of("e2r0-v3-s0.state"), attempt_of("_metadata")
     (AttemptId(epoch=2, restart=0), None)
@@ -228,7 +228,7 @@ def attempt_of(name: str) -> AttemptId | None:
 
 
 def creator_of(path: str) -> int | None:
-    """The checkpoint that wrote a file, by its path; None for other paths.
+    """Return the checkpoint that wrote a file, by its path; None for other paths.
 
     >>> (
     ...     creator_of("/data/job/shared/e1r0-c7-v3-s0-" + "0" * 32 + ".shared"),
@@ -247,7 +247,7 @@ def creator_of(path: str) -> int | None:
 
 
 def metadata_path(directory: str) -> str:
-    """The metadata of the snapshot in a directory.
+    """Return the metadata of the snapshot in a directory.
 
     >>> metadata_path("/data/savepoint-aaaaaa-1")
     '/data/savepoint-aaaaaa-1/_metadata'
@@ -277,7 +277,7 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def make_ref(path: str, directory: str) -> str:
-    """The reference to a file in the metadata of `directory`: relative, unless the file belongs to another job.
+    """Return the reference to a file in the metadata of `directory`: relative, unless the file belongs to another job.
 
     >>> make_ref("/data/job/shared/f", "/data/job/chk-7"), make_ref("/old/chk-1/f", "/data/job/chk-7")
     ('../shared/f', '/old/chk-1/f')
@@ -293,7 +293,7 @@ def make_ref(path: str, directory: str) -> str:
 
 
 def resolve_ref(ref: str, directory: str) -> str:
-    """The path of a reference in the metadata of `directory`; one that leaves the job's directory is refused.
+    """Return the path of a reference in the metadata of `directory`; one that leaves the job's directory is refused.
 
     >>> resolve_ref("../shared/f", "/moved/job/chk-7")
     '/moved/job/shared/f'
@@ -317,7 +317,7 @@ def resolve_ref(ref: str, directory: str) -> str:
 
 
 def resolve_pointer(store: ObjectStore, pointer: str) -> str:
-    """The directory of a pointer, which names the directory or its `_metadata` (SPEC R5.9).
+    """Return the directory of a pointer, which names the directory or its `_metadata` (SPEC R5.9).
 
     StorageError (FileNotFound) if there is no metadata.
     """
@@ -348,7 +348,7 @@ def savepoint_target(target: str | None, default: str | None) -> str:
 def make_savepoint_directory(
     store: ObjectStore, target: str, job_id: JobId, token: Callable[[], str] = lambda: secrets.token_hex(6)
 ) -> str:
-    """A new directory for a savepoint; up to ten names are tried (SPEC R5.9)."""
+    """Return a new directory for a savepoint; up to ten names are tried (SPEC R5.9)."""
     for _ in range(_SAVEPOINT_ATTEMPTS):
         directory = f"{target}/savepoint-{job_id[:6]}-{token()}"
         if store.make_directory(directory):
@@ -369,7 +369,7 @@ def is_job_id(name: str) -> bool:
 
 
 def table_directory(operator: str, operator_id: str) -> str:
-    """The directory of an operator's tables below a canonical savepoint; its name shows which operator it is.
+    """Return the directory of an operator's tables below a canonical savepoint; its name shows which operator it is.
 
     >>> table_directory("Keyed Process", "0123456789abcdef")
     'keyed-process-01234567'
@@ -378,7 +378,7 @@ def table_directory(operator: str, operator_id: str) -> str:
 
 
 def table_file(directory: str, state: str, subtask: int, *, keyed: bool = True) -> str:
-    """The file with a subtask's part of a keyed or operator state, below a canonical savepoint.
+    """Return the file with a subtask's part of a keyed or operator state, below a canonical savepoint.
 
     >>> table_file("count-01234567", "total", 3)
     'count-01234567/total/part-00003.parquet'
@@ -387,7 +387,7 @@ def table_file(directory: str, state: str, subtask: int, *, keyed: bool = True) 
 
 
 def state_directory(directory: str, state: str, *, keyed: bool = True) -> str:
-    """The directory with the files of a state; no two states of an operator have the same.
+    """Return the directory with the files of a state; no two states of an operator have the same.
 
     >>> state_directory("count-01234567", "a/b")
     'count-01234567/a-b-c14cddc0'
@@ -399,5 +399,5 @@ def state_directory(directory: str, state: str, *, keyed: bool = True) -> str:
 
 
 def _plain(name: str) -> str:
-    """The beginning of a name in small letters, digits, dashes and underscores."""
+    """Return the beginning of a name in small letters, digits, dashes and underscores."""
     return re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")[:_NAME].strip("-") or "state"

@@ -131,7 +131,7 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(ref for ref in self.retained if number is not None and ref.commit <= number)
 
     def newest_first(self, prefer_checkpoints: bool = False) -> list[CompletedRef]:
-        """The snapshots to restore from, in this order; optionally checkpoints before a newer savepoint."""
+        """Return the snapshots to restore from, in this order; optionally checkpoints before a newer savepoint."""
         return sorted(
             self.retained, key=lambda ref: (prefer_checkpoints and not ref.is_savepoint, ref.commit), reverse=True
         )
@@ -233,7 +233,7 @@ def _newest_readable(store: ObjectStore, layout: JobLayout) -> LogEntry | None:
 
 
 def _name_of(store: ObjectStore, layout: JobLayout) -> str | None:
-    """The name of the job that wrote the checkpoints in a directory."""
+    """Return the name of the job that wrote the checkpoints in a directory."""
     for name in store.list_names(layout.job):
         if name.startswith("chk-"):
             with suppress(CorruptState, MissingObject):
@@ -242,7 +242,7 @@ def _name_of(store: ObjectStore, layout: JobLayout) -> str | None:
 
 
 def newest_job(store: ObjectStore, directory: str, name: str, warn: Callable[[str], None] = warnings.warn) -> LogEntry:
-    """The job that `--resume` continues: the last one started under this name; StorageError if there is none.
+    """Return the job that `--resume` continues: the last one started under this name; StorageError if there is none.
 
     The drivers' clocks tell which one was started last. A new job does not read the logs of all others to be sure to come
     after them: a directory on an object store may have hundreds.
@@ -398,7 +398,7 @@ class JobLog:
         return self._newest.entry
 
     def attempt(self, restart: int) -> AttemptId:
-        """The attempt after this number of restarts within the epoch."""
+        """Return the attempt after this number of restarts within the epoch."""
         return AttemptId(self.state.epoch, restart)
 
     @property
@@ -516,7 +516,7 @@ class JobLog:
         return ours.entry
 
     def _lost_claim(self, path: str) -> _Read | None:
-        """The entry with this number, if this driver wrote it."""
+        """Return the entry with this number, if this driver wrote it."""
         with _unknown_if_it_fails(path):
             found = self._read(path)
         return found if found is not None and found.entry.driver == self._driver else None

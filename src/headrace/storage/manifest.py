@@ -132,7 +132,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(Manifest, strict=True)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of `_metadata`; IllegalState if the manifest contradicts itself or has a placeholder left."""
+    """Return the bytes of `_metadata`; IllegalState if the manifest contradicts itself or has a placeholder left."""
     if (fault := _fault(manifest)) is not None:
         raise IllegalState(f"checkpoint {manifest.checkpoint_id} cannot be stored: {fault}")
     return seal(MAGIC, FORMAT_VERSION, _ENCODER.encode(manifest))
@@ -162,13 +162,13 @@ def handles_of(manifest: Manifest) -> Iterator[Handle]:
 
 
 def chain_length(manifest: Manifest) -> int:
-    """The number of checkpoints whose files are needed, this one included."""
+    """Return the number of checkpoints whose files are needed, this one included."""
     files = {creator_of(handle.path) for handle in handles_of(manifest) if isinstance(handle, FileSegment)}
     return len(files - {None} | {manifest.checkpoint_id})
 
 
 def map_handles(manifest: Manifest, change: Callable[[Handle], Handle]) -> Manifest:
-    """The manifest with every handle changed."""
+    """Return the manifest with every handle changed."""
     replace = msgspec.structs.replace
 
     def piece_of(piece: StatePiece) -> StatePiece:
@@ -185,7 +185,7 @@ def map_handles(manifest: Manifest, change: Callable[[Handle], Handle]) -> Manif
 
 
 def _fault(manifest: Manifest) -> str | None:
-    """The first contradiction in a manifest; checked when it is written and when it is read."""
+    """Return the first contradiction in a manifest; checked when it is written and when it is read."""
     if manifest.checkpoint_id < 0:
         return f"the checkpoint id is {manifest.checkpoint_id}"
     ids = [operator.id for operator in manifest.operators]

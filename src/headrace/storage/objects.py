@@ -44,7 +44,7 @@ class OutcomeUnknown(StorageError):
 
 
 def storage_error(action: str, path: str, error: BaseException) -> StorageError:
-    """A StorageError that names the path, the cause and what to do.
+    """Return a StorageError that names the path, the cause and what to do.
 
     >>> print(storage_error("write", "/chk/7", OSError(errno.ENOSPC, "No space left on device")))
     cannot write '/chk/7': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
@@ -77,7 +77,7 @@ def storage_error(action: str, path: str, error: BaseException) -> StorageError:
 
 
 def without_secrets(error: BaseException) -> str:
-    """The text of an error without signatures and tokens in URLs, and without a library's debug output.
+    """Return the text of an error without signatures and tokens in URLs, and without a library's debug output.
 
     >>> without_secrets(OSError("GET http://host/x?sig=abc&se=1 failed"))
     'GET http://host/x?sig=***&se=1 failed'
@@ -103,7 +103,7 @@ def reported(action: str, path: str) -> Iterator[None]:
 
 
 def scheme_of(path: str) -> str:
-    """The scheme of a path; a path without one is local.
+    """Return the scheme of a path; a path without one is local.
 
     >>> scheme_of("s3a://bucket/x"), scheme_of("/data/x")
     ('s3', 'file')
@@ -129,7 +129,7 @@ def unsupported(path: str) -> str | None:
 
 
 def normalise(path: str) -> str:
-    """The canonical spelling of a path: local paths are absolute and have no scheme, no path ends with a slash.
+    """Return the canonical spelling of a path: local paths are absolute and have no scheme, no path ends with a slash.
 
     >>> normalise("file:///data//chk/"), normalise("s3a://bucket/chk/")
     ('/data/chk', 's3://bucket/chk')
@@ -148,7 +148,7 @@ def normalise(path: str) -> str:
 
 
 def temporary_name(label: str = "") -> str:
-    """A name for an unfinished object; `layout.JobLayout.parse` recognises it, so gc finds what a crash left.
+    """Return a name for an unfinished object; `layout.JobLayout.parse` recognises it, so gc finds what a crash left.
 
     >>> len(temporary_name("e1r0")) == len(".tmp-e1r0-") + 16
     True
@@ -255,7 +255,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """The size of an object; MissingObject if absent."""
+        """Return the size of an object; MissingObject if absent."""
 
     @abstractmethod
     def list_objects(self, directory: str) -> list[ObjectInfo]:

@@ -16,7 +16,7 @@ _CHUNK: Final = 8 << 20
 
 
 def damaged(segment: FileSegment, reason: str) -> CorruptState:
-    """The error for state that is not what was written.
+    """Return the error for state that is not what was written.
 
     >>> print(damaged(FileSegment("/chk-1/a", 0, 9, 0), "the file ends after 4 of them"))
     9 bytes at 0 of '/chk-1/a' are damaged: the file ends after 4 of them
@@ -25,7 +25,7 @@ def damaged(segment: FileSegment, reason: str) -> CorruptState:
 
 
 def missing(segment: FileSegment) -> CorruptState:
-    """The error for state whose file does not exist."""
+    """Return the error for state whose file does not exist."""
     reason = "the file does not exist"
     if is_shared_file(segment.path):
         reason += (
@@ -61,7 +61,7 @@ class SnapshotReader:
                 assert_never(handle)
 
     def chunks(self, segment: FileSegment, chunk: int = _CHUNK) -> Iterator[bytes]:
-        """The bytes of a segment piece by piece; damage is known for certain only after the last piece."""
+        """Yield the bytes of a segment piece by piece; damage is known for certain only after the last piece."""
         read, crc32 = 0, 0
         while read < segment.length:
             wanted = min(chunk, segment.length - read)

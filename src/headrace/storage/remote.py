@@ -16,7 +16,7 @@ from headrace.storage.webhdfs import WebHdfsStore
 def open_store(
     options: Mapping[str, Mapping[str, Any]] | None = None, write_buffer: int = DEFAULT_BUFFER, private: bool = False
 ) -> RoutingStore:
-    """A store for paths of every scheme; on a local file system, `private` files are for this user only.
+    """Return a store for paths of every scheme; on a local file system, `private` files are for this user only.
 
     `options` holds options by scheme, beside those of fsspec's own configuration (its files, `FSSPEC_S3_ENDPOINT_URL`
     and the like) and the variables of the environment that docs/storage.md names.
@@ -48,7 +48,7 @@ class RoutingStore(ObjectStore):
         self._lock = Lock()
 
     def store_for(self, path: str) -> ObjectStore:
-        """The store of a path's scheme."""
+        """Return the store of a path's scheme."""
         scheme = scheme_of(path)
         with self._lock:
             store = self._stores.get(scheme)

@@ -40,7 +40,7 @@ def seal(magic: bytes, version: int, payload: bytes) -> bytes:
 
 
 def unseal(data: bytes, magic: bytes, newest: int, what: str) -> bytes:
-    """The payload, or StorageError; `what` starts the message.
+    """Return the payload, or StorageError; `what` starts the message.
 
     >>> unseal(seal(b"TEST", 1, b"ab"), b"TEST", 1, "a test")
     b'ab'
@@ -69,7 +69,7 @@ def unseal(data: bytes, magic: bytes, newest: int, what: str) -> bytes:
 
 
 def sealed_crc32(data: bytes) -> int:
-    """The checksum in the header, which identifies one of several files of the same name.
+    """Return the checksum in the header, which identifies one of several files of the same name.
 
     >>> hex(sealed_crc32(seal(b"TEST", 1, b"ab")))
     '0xd0f32ebe'
@@ -79,7 +79,7 @@ def sealed_crc32(data: bytes) -> int:
 
 
 def actual_crc32(data: bytes) -> int:
-    """The checksum of the content, which differs from the one in the header if either is damaged.
+    """Return the checksum of the content, which differs from the one in the header if either is damaged.
 
     >>> hex(actual_crc32(seal(b"TEST", 1, b"ab")))
     '0xd0f32ebe'

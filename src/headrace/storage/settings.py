@@ -71,7 +71,7 @@ class StorageSettings(msgspec.Struct, frozen=True):
         )
 
     def layout(self, job_id: JobId) -> JobLayout | None:
-        """The paths of a job; None if nothing is stored in files."""
+        """Return the paths of a job; None if nothing is stored in files."""
         if self.directory is None:
             return None
         return JobLayout.of(self.directory, job_id, create_subdir=self.create_subdir)

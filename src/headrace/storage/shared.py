@@ -39,7 +39,7 @@ class Unregistered(msgspec.Struct, frozen=True):
 
 
 def shared_key(operator: OperatorId, part_id: str) -> str:
-    """The key of a part: part ids are unique in their operator only.
+    """Return the key of a part: part ids are unique in their operator only.
 
     >>> shared_key(OperatorId("ab"), "000012.sst")
     'ab/000012.sst'

@@ -64,7 +64,7 @@ class WebHdfsStore(ObjectStore):
         return json.loads(self._call(method, path, operation, **parameters))
 
     def _entries(self, directory: str) -> list[dict[str, Any]]:
-        """The entries directly below; none if it is not a directory."""
+        """Return the entries directly below; none if it is not a directory."""
         try:
             found = self._ask("GET", directory, "LISTSTATUS")["FileStatuses"]["FileStatus"]
         except FileNotFoundError:
@@ -170,7 +170,7 @@ def _absolute(path: str) -> str:
 
 
 def _request(method: str, url: str, body: IO[bytes] | None) -> tuple[int, bytes, str]:
-    """The status, the body and the new address that a server answers."""
+    """Return the status, the body and the new address that a server answers."""
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     headers = {"Content-Type": "application/octet-stream"}
@@ -184,7 +184,7 @@ def _request(method: str, url: str, body: IO[bytes] | None) -> tuple[int, bytes,
 
 
 def _error(status: int, answer: bytes) -> OSError:
-    """The exception that a name node or data node reports."""
+    """Return the exception that a name node or data node reports."""
     try:
         found = json.loads(answer)["RemoteException"]
     except (ValueError, KeyError, TypeError):

@@ -115,7 +115,7 @@ class StateWriter:
             return self.write(part_id, iter(lambda: file.read(_FILE_CHUNK), b""), scope)
 
     def reuse(self, part_id: str, length: int) -> SnapshotPart:
-        """A part that a confirmed checkpoint has stored under this id; nothing is written."""
+        """Return a part that a confirmed checkpoint has stored under this id; nothing is written."""
         with self._unbroken(f"reuse state '{part_id}'"):
             return SnapshotPart(part_id, Placeholder(length), shared=True)
 
@@ -217,7 +217,7 @@ class StateWriter:
         return self._own[digest]
 
     def _write_table(self, path: str, chunks: Iterable[bytes]) -> FileSegment | None:
-        """A table that other programs read too: a file under its own name, however small it is."""
+        """Return a table that other programs read too: a file under its own name, however small it is."""
         folder, _, name = path.rpartition("/")
         self._store.make_directory(folder)
         file = self._new_file(folder)

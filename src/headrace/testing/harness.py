@@ -90,7 +90,7 @@ class _Input:
         self._writer = EdgeWriter(out, 0, 1, self._buffers, Random(0))
 
     def rows(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> list[bytes]:
-        """The rows that carry these elements to the subtask."""
+        """Return the rows that carry these elements to the subtask."""
         batch = Batch.of_rows(list(values), self.edge.type)
         batch.timestamps = None if timestamps is None else np.array(timestamps, np.int64)
         self._writer.emit(batch)
@@ -170,7 +170,7 @@ class _Harness:
         return self
 
     def end_input(self) -> None:
-        """The input ends: event-time timers fire, sinks finish."""
+        """End the input: event-time timers fire, sinks finish."""
         for entry in self._inputs.values():
             self._feed(entry.event(FrameKind.END_OF_DATA, flags=DRAIN))
 
@@ -255,15 +255,15 @@ class _Harness:
     # --- output -----------------------------------------------------------------------------------------------------
 
     def take(self) -> list[Any]:
-        """The records that the function emitted since the last call."""
+        """Return the records that the function emitted since the last call."""
         return [value for value, _ in self._take(None)]
 
     def take_with_timestamps(self) -> list[tuple[Any, int | None]]:
-        """The records since the last call, each with its event timestamp."""
+        """Return the records since the last call, each with its event timestamp."""
         return self._take(None)
 
     def take_side_output(self, tag: OutputTag) -> list[Any]:
-        """The records that the function emitted to a side output since the last call."""
+        """Return the records that the function emitted to a side output since the last call."""
         return [value for value, _ in self._take(tag.name)]
 
     def _take(self, tag: str | None) -> list[tuple[Any, int | None]]:
@@ -486,4 +486,4 @@ def _vertex_restore(restore: bytes | Sequence[bytes], vertex: Vertex) -> VertexR
 
 
 def _nowhere(value: Any) -> None:
-    """A sink that the harness never runs."""
+    """Do nothing: the sink that the harness never runs."""

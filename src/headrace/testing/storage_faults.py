@@ -64,7 +64,7 @@ class MemoryStore(ObjectStore):
         return not self.list_objects(directory)
 
     def remove_directory(self, directory: str) -> None:
-        """It went with its last object."""
+        """Do nothing: the directory went with its last object."""
 
     def writer(self, directory: str, label: str = "") -> ObjectWriter:
         return _MemoryWriter(directory, self.put)
@@ -205,7 +205,7 @@ class FaultyStore(MemoryStore):
             raise _failure("delete", path, fault)
 
     def _next(self, operation: Operation, path: str) -> Fault | None:
-        """The fault for this operation; all that match are counted, the first that is due is taken."""
+        """Return the fault for this operation; all that match are counted, the first that is due is taken."""
         if self.before is not None:
             self.before(operation, path)
         with self._lock:

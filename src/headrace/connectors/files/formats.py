@@ -73,7 +73,7 @@ class PartReader(ABC):
 
     @abstractmethod
     def read(self, max_records: int) -> tuple[Batch, list[tuple[str, CorruptRecord]]]:
-        """The next records, and what could not be read with its place; sets `finished` behind the last one."""
+        """Return the next records, and what could not be read with its place; sets `finished` behind the last one."""
 
     @abstractmethod
     def close(self) -> None:
@@ -231,7 +231,7 @@ class FormatWriter(ABC):
         """Empty the memory."""
 
     def finish(self) -> PreparedFile:
-        """The last record was written."""
+        """Return the last record was written."""
         return self.file.finish()
 
     def abort(self) -> None:
@@ -303,7 +303,7 @@ class FileFormat:
         raise InvalidArgument(f"{type(self).__name__} cannot read files")
 
     def writer(self, file: PendingFile, type: TypeInformation) -> FormatWriter:
-        """Writes records of a type to a new file."""
+        """Open a new file for records of a type."""
         raise InvalidArgument(f"{self.__class__.__name__} cannot write files")
 
 

@@ -50,7 +50,7 @@ class TimeBuckets:
             raise InvalidArgument(f"TimeBuckets: there is no timezone {timezone!r}: {error}") from None
 
     def directory(self, now: int) -> str:
-        """The directory of a time in milliseconds."""
+        """Return the directory of a time in milliseconds."""
         return datetime.fromtimestamp(now / 1000, self._zone).strftime(self.pattern).strip("/")
 
 
@@ -131,7 +131,7 @@ class FileSink(Sink[PreparedFile]):
         check_partitions(self._name, self.partition_by, type)
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[PreparedFile]:
-        """Writes the files of one subtask."""
+        """Make the writer of one subtask's files."""
         return FileSinkWriter(self, context)
 
     def committer(self, context: WriterContext) -> Committer[PreparedFile]:
@@ -290,7 +290,7 @@ def check_partitions(sink: str, columns: Sequence[str], type: TypeInformation) -
 
 
 def partitions_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str | None, ...], Any]]:
-    """The directories of a batch's records, their values, and the records' places; None: all of them.
+    """Yield the directories of a batch's records, their values, and the records' places; None: all of them.
 
     >>> batch = pa.record_batch({"k": ["a", None, "a"], "n": [1, 2, 3]})
     >>> [(directory, values) for directory, values, _ in partitions_of(batch, ["k"])]
@@ -313,7 +313,7 @@ def partitions_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tup
 
 
 def _text(value: Any) -> str | None:
-    """A value as Hive and Spark write it; an empty string is none."""
+    """Return a value as Hive and Spark write it; an empty string is none."""
     if value is None or value == "":
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)

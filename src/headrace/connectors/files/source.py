@@ -110,7 +110,7 @@ class FileSource(DynamicSource[FileSplit]):
         self.header = delimiter.join(self.type.schema.names) if header and self.type.schema is not None else None
 
     def _parquet_type(self) -> TypeInformation:
-        """The columns of the first file, if no type is given."""
+        """Return the columns of the first file, if no type is given."""
         fs, roots = self.places()
         first = next(iter(sorted(found.path for root in roots for found in _listed(fs, root))), None)
         if first is None:
@@ -119,7 +119,7 @@ class FileSource(DynamicSource[FileSplit]):
             return as_type(pq.read_schema(file).remove_metadata())
 
     def places(self) -> tuple[Any, list[str]]:
-        """The file system, and the paths on it."""
+        """Return the file system, and the paths on it."""
         found = [fsspec.core.url_to_fs(path) for path in self.paths]
         if any(fs != found[0][0] for fs, _ in found):
             raise InvalidArgument(
@@ -133,7 +133,7 @@ class FileSource(DynamicSource[FileSplit]):
         return self.format.lines if isinstance(self.format, FileFormat) else self.format != "parquet"
 
     def line_format(self) -> FileFormat | None:
-        """The format that reads lines; None for Parquet."""
+        """Return the format that reads lines; None for Parquet."""
         if isinstance(self.format, FileFormat):
             return self.format
         if self.format == "parquet":
@@ -142,11 +142,11 @@ class FileSource(DynamicSource[FileSplit]):
         return LineFormat(made, header=self.header)
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[FileSplit]:
-        """Finds files, on the driver."""
+        """Make the enumerator, which finds files on the driver."""
         return _FileEnumerator(self, restored)
 
     def reader(self, context: ReaderContext, splits: list[FileSplit]) -> SourceReader[FileSplit]:
-        """Reads files, in a worker."""
+        """Make the reader of one subtask."""
         return _FileReader(self, context, splits)
 
 
@@ -191,7 +191,7 @@ def _as_part(info: dict[str, Any]) -> FilePart:
 
 
 def _on_disk(path: str) -> str:
-    """The name of a file as its file system knows it."""
+    """Return the name of a file as its file system knows it."""
     return path.translate(_NATIVE)
 
 
@@ -236,7 +236,7 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
         return self._grouped([part for file in new for part in self._parts(file, step)], step)
 
     def _list(self) -> list[FilePart]:
-        """The files that are there now, each once: a file may be at several of the paths."""
+        """Return the files that are there now, each once: a file may be at several of the paths."""
         found: dict[str, FilePart] = {}
         absent = set()
         for root in self._roots:
@@ -314,7 +314,7 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
 
 
 def changed(source: FileSource, path: str, before: int, now: int) -> StorageError:
-    """The error for a file that was found and then written again."""
+    """Return the error for a file that was found and then written again."""
     return StorageError(
         f"{source.name}: {path} has changed since it was found (it had {before} bytes, now {now}): a file must be complete when "
         "it appears, and a new one needs a name of its own. Write it elsewhere and move it in; or set on_change='ignore' to "
@@ -354,7 +354,7 @@ class _FileReader(QueueReader[FileSplit]):
         return joined(batches) if len(batches) > 1 else batches[0] if batches else None
 
     def _catch_up(self) -> None:
-        """The files of the first listing are a backlog; it has ended when there was nothing to read for a while."""
+        """End the backlog (the files of the first listing) when there was nothing to read for a while."""
         if self._splits:
             self._idle_since = None
         elif self._idle_since is None:
@@ -363,7 +363,7 @@ class _FileReader(QueueReader[FileSplit]):
             self._caught_up, self.backlog = True, False
 
     def _read(self, max_records: int) -> Batch | None:
-        """Some records of the file that is being read; None if it turns out to be damaged or gone."""
+        """Return some records of the file that is being read; None if it turns out to be damaged or gone."""
         part = self._splits[0].parts[0]
         try:
             if self._open is None:

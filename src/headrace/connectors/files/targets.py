@@ -89,7 +89,7 @@ class FileTarget(Committer[PreparedFile]):
 
 
 def open_target(root: str, hidden: str) -> FileTarget:
-    """The target of a path; `hidden` names the directory for files that are being written.
+    """Return the target of a path; `hidden` names the directory for files that are being written.
 
     >>> open_target("ftp://host/out", ".headrace")
     Traceback (most recent call last):

@@ -30,7 +30,7 @@ _OWNED = {
 
 
 def load() -> Any:
-    """The module confluent_kafka, with its `admin`; ConfigError if it is not installed."""
+    """Return the module confluent_kafka, with its `admin`; ConfigError if it is not installed."""
     try:
         import confluent_kafka.admin
     except ImportError as error:
@@ -45,7 +45,7 @@ def is_one_of(error: Any, *names: str) -> bool:
 
 
 def reason_of(error: Exception) -> Any:
-    """The KafkaError inside an exception; any other exception is raised again.
+    """Return the KafkaError inside an exception; any other exception is raised again.
 
     A fatal error is raised in the middle of whatever librdkafka does then, also before callbacks that are due: Python then
     raises a SystemError for the callback, and its cause is the real error.
@@ -89,7 +89,7 @@ class KafkaClient:
         return self._options.get(key, default)
 
     def make(self, kind: str, conf: Mapping[str, Any]) -> Any:
-        """A Consumer, Producer or AdminClient; an option that librdkafka refuses is named."""
+        """Return a Consumer, Producer or AdminClient; an option that librdkafka refuses is named."""
         kafka = load()
         try:
             return getattr(kafka.admin if kind == "AdminClient" else kafka, kind)(dict(conf))
@@ -99,20 +99,20 @@ class KafkaClient:
             ) from None
 
     def hide(self, text: str) -> str:
-        """A text without the secrets among the options."""
+        """Return a text without the secrets among the options."""
         for key, value in self._options.items():
             if any(part in key for part in _SECRET) and isinstance(value, str) and value:
                 text = text.replace(value, "***")
         return text
 
     def say(self, error: BaseException | Any) -> str:
-        """An error of librdkafka in one line."""
+        """Return an error of librdkafka in one line."""
         cause = error.args[0] if isinstance(error, BaseException) and error.args else error
         text = f"{cause.name()}: {cause.str()}" if hasattr(cause, "str") and hasattr(cause, "name") else str(cause)
         return self.hide(text)
 
     def refused(self, error: Any) -> HeadraceError | None:
-        """The error for a KafkaError that a retry does not fix; None for any other."""
+        """Return the error for a KafkaError that a retry does not fix; None for any other."""
         if is_one_of(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
             return ConfigError(
                 f"Kafka: the brokers {self.brokers} refuse the login: {self.say(error)}; see sasl.mechanism, sasl.username, "

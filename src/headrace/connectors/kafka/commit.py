@@ -47,7 +47,7 @@ class KafkaCommittable(msgspec.Struct, frozen=True):
 
 
 def own_transactions(transactional_id: str, topic: str) -> str:
-    """The transactional id of a subtask for one topic of several."""
+    """Return the transactional id of a subtask for one topic of several."""
     return f"{transactional_id}-{topic}"
 
 
@@ -70,7 +70,7 @@ class Marker(dict[str, int]):
         return json.dumps(self, separators=(",", ":"))
 
     def of(self, origin: str) -> int:
-        """The last committable of a writer that is committed; 0: none that is known."""
+        """Return the last committable of a writer that is committed; 0: none that is known."""
         return self.get(origin, 0)
 
     def after(self, origin: str, sequence: int) -> Marker:

@@ -107,24 +107,24 @@ class KafkaSink(Sink[KafkaCommittable]):
         self.type = stream_type
 
     def encode(self) -> Encode:
-        """Makes the bytes of a batch's records."""
+        """Return the encoder of a batch's records."""
         given = self.value_format
         if callable(given):
             return lambda batch: [_checked(given(row), row) for row in batch.rows()]
         return encoder(given, self.type)
 
     def transactional_id(self, context: WriterContext) -> str:
-        """The same for every attempt of a subtask, so that a new one fences an old one."""
+        """Return the same for every attempt of a subtask, so that a new one fences an old one."""
         return f"{self.prefix}-{context.operator_id[:8]}-{context.subtask}"
 
     def writer(self, context: WriterContext, restored: list[Any]) -> SinkWriter[KafkaCommittable]:
-        """Collects the records of a committable, or hands them to a producer."""
+        """Make the writer, which collects the records of a committable or hands them to a producer."""
         if self.delivery == "exactly-once":
             return TransactionWriter(self, self.transactional_id(context))
         return DirectWriter(self)
 
     def committer(self, context: WriterContext) -> Committer[KafkaCommittable] | None:
-        """Produces committables."""
+        """Make the committer, which produces committables."""
         if self.delivery != "exactly-once":
             return None
         own = self.transactional_id(context)
@@ -153,11 +153,11 @@ class _KafkaWriter(SinkWriter[KafkaCommittable]):
         self._most = int(sink.client.option("message.max.bytes", 1_000_000)) - 512  # the record's frame
 
     def write(self, value: Any) -> None:
-        """A record of an untyped stream."""
+        """Write a record of an untyped stream."""
         self._take(Batch.of_rows([value]))
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Records of a typed stream."""
+        """Write the records of a typed stream."""
         assert self.sink.type is not None
         self._take(Batch.of_arrow(batch, self.sink.type))
 
@@ -220,7 +220,7 @@ class TransactionWriter(_KafkaWriter):
         kept[1].extend(values)
 
     def prepare(self, end_of_input: bool) -> Sequence[KafkaCommittable]:
-        """The committable of each topic that has records."""
+        """Return the committable of each topic that has records."""
         kept, self._kept = self._kept, {}
         now, prepared = int(time.time()), []
         for topic, (keys, values) in kept.items():
@@ -243,7 +243,7 @@ class DirectWriter(_KafkaWriter):
         self._guarded(lambda: self._records.produce(topic, keys, values, self._raise))
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """The result of a call to the producer; its errors, and those of records, are raised."""
+        """Return the result of a call to the producer; its errors, and those of records, are raised."""
         result = None
         try:
             result = call()

@@ -181,7 +181,7 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         return not topic.startswith("__") and self.pattern.fullmatch(topic) is not None
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[KafkaSplit]:
-        """Finds partitions."""
+        """Make the enumerator, which finds partitions."""
         return KafkaEnumerator(self, restored)
 
     def reader(self, context: ReaderContext, splits: list[KafkaSplit]) -> SourceReader[KafkaSplit]:
@@ -283,7 +283,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         return PartitionsFound(self._begun, frozenset(self._known))
 
     def owner(self, split: KafkaSplit, parallelism: int) -> int:
-        """The partitions of a topic go round, and each topic starts elsewhere.
+        """Return the partitions of a topic go round, and each topic starts elsewhere.
 
         >>> source = KafkaSource("broker:9092", topics=["a"])
         >>> [source.enumerator(None).owner(KafkaSplit("a", p, 0, None), 3) for p in range(4)]
@@ -341,7 +341,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         return [KafkaSplit(topic, part, starts[topic, part] or 0, stops[topic, part]) for topic, part in found]
 
     def _offsets(self, found: list[Place], mode: str | int | Mapping[Place, int], name: str) -> dict[Place, int | None]:
-        """The offset of each partition that a start or stop means."""
+        """Return the offset of each partition that a start or stop means."""
         if isinstance(mode, Mapping):
             missing = [place for place in found if place not in mode]
             if missing and name == "stop":
@@ -380,7 +380,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         return {place: None if offset < 0 else offset for place, offset in found.items()}
 
     def _committed(self, places: list[Place]) -> dict[Place, int | None]:
-        """The offsets of the group; None: nothing is committed."""
+        """Return the offsets of the group; None: nothing is committed."""
         kafka = load()
         partitions = [kafka.TopicPartition(*place) for place in places]
         question = kafka.ConsumerGroupTopicPartitions(self._source.group_id, partitions)
@@ -452,7 +452,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
             self._consumer.incremental_assign([partition(s.topic, s.partition, s.position) for s in fresh])
 
     def no_more_splits(self) -> None:
-        """The partitions there are will be all."""
+        """Note that no more partitions will come."""
         self._no_more = True
         self.finished = not self._splits
 
@@ -474,7 +474,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return batch
 
     def _catch_up(self) -> None:
-        """A partition has a backlog until the records that it had when its reader first fetched from it are read."""
+        """End a partition's backlog when the records that it had at the first fetch are read."""
         for place, end in list(self._ends.items()):
             if end == _UNKNOWN:
                 _, high = self._consumer.get_watermark_offsets(load().TopicPartition(*place), cached=True)
@@ -484,7 +484,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self.backlog = bool(self._ends)
 
     def _accepted(self, messages: list[Any]) -> list[Any]:
-        """The records in front of the stops; positions move on."""
+        """Return the records in front of the stops; positions move on."""
         kept, ahead = [], self._next
         for message in messages:
             place = (message.topic(), message.partition())
@@ -557,7 +557,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return batch
 
     def _without(self, messages: list[Any], bad: list[CorruptRecord]) -> list[Any]:
-        """The other messages."""
+        """Return the other messages."""
         for one in bad:
             message = messages[one.index]
             self._records.add(f"offset {message.offset()} of {message.topic()}-{message.partition()}", one)
@@ -577,7 +577,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return self._places
 
     def take_side(self) -> list[tuple[OutputTag, Any]]:
-        """Records that could not be decoded."""
+        """Return the records that could not be decoded."""
         return self._records.take()
 
     def ready_at(self) -> int | None:
@@ -585,7 +585,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return None if self._idle_since is None else self._idle_since + _IDLE_MS
 
     def snapshot(self) -> list[KafkaSplit]:
-        """The partitions at their next offsets."""
+        """Return the partitions at their next offsets."""
         return [replace(split, position=self._next[place]) for place, split in self._splits.items()]
 
     def notify_complete(self, splits: list[KafkaSplit]) -> None:

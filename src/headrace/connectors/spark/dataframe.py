@@ -69,14 +69,14 @@ class DataFrameSource(DynamicSource[FileSplit]):
         return FileSource(self._place, "parquet", self.type)
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[FileSplit]:
-        """Finds the files, on the driver."""
+        """Make the enumerator, which finds the files on the driver."""
         return OnceEnumerator(self.find, restored)
 
     def find(self) -> list[FileSplit]:
-        """The splits of the staged files; the rows are staged now unless they are already."""
+        """Return the splits of the staged files; the rows are staged now unless they are already."""
         self.stage()
         return list(self._files().enumerator(None).discover())
 
     def reader(self, context: ReaderContext, splits: list[FileSplit]) -> SourceReader[FileSplit]:
-        """Reads files, in a worker."""
+        """Make the reader of one subtask."""
         return self._files().reader(context, splits)

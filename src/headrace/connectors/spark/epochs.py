@@ -40,7 +40,7 @@ class EpochSink(Sink[PreparedFile]):
         self._function: Callable[[Any, int], object] | None = function
 
     def check(self, stream_type: TypeInformation) -> None:
-        """A DataFrame has typed columns."""
+        """Raise an error for untyped records: a DataFrame has typed columns."""
         if not stream_type.is_typed:
             raise InvalidArgument(
                 "foreach_epoch() needs a stream with a type: declare output_type, for example 'word string, n bigint'"
@@ -57,7 +57,7 @@ class EpochSink(Sink[PreparedFile]):
         return StagedParquet(directory).writer(context, [])
 
     def epoch_committer(self, context: EpochContext) -> EpochCommitter[PreparedFile]:
-        """Calls the function."""
+        """Make the committer, which calls the function."""
         assert self._function is not None
         return _EpochFunctionCommitter(self._function, context.spark)
 

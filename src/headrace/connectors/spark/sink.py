@@ -56,7 +56,7 @@ class PythonDataSink(Sink[Message]):
         self._options = {name: str(value) for name, value in (options or {}).items()}
 
     def check(self, stream_type: TypeInformation) -> None:
-        """A data source writes typed columns."""
+        """Raise an error for untyped records: a data source writes typed columns."""
         if stream_type.kind not in ("row", "tuple"):
             raise InvalidArgument(
                 f"data source '{self._source.name()}' needs a stream with fields: declare output_type, for example 'word string, n "
@@ -64,7 +64,7 @@ class PythonDataSink(Sink[Message]):
             )
 
     def stream_writer(self, type: TypeInformation) -> DataSourceStreamWriter:
-        """A new writer of the data source for records of this type."""
+        """Return a new writer of the data source for records of this type."""
         schema = from_arrow_schema(type.schema)
         writer: Any = self._source(CaseInsensitiveDict(self._options)).streamWriter(schema, self._overwrite)
         if not isinstance(writer, DataSourceStreamWriter):

@@ -170,7 +170,7 @@ class PythonDataSource(DynamicSource[Any]):
         return given
 
     def make_reader(self) -> Readers:
-        """A new reader of the kind that fits: Spark's order, and `reader()` first if the stream is to end."""
+        """Return a new reader of the kind that fits: Spark's order, and `reader()` first if the stream is to end."""
         source = self.data_source
         makers: list[Callable[[StructType], Readers]] = [source.streamReader, source.simpleStreamReader]
         for make in [source.reader, *makers] if self.bounded else makers:
@@ -230,7 +230,7 @@ class PythonDataSource(DynamicSource[Any]):
             ) from error
 
     def encoded(self, offset: Any, method: str) -> str:
-        """An offset as the JSON that Spark would keep."""
+        """Return an offset as the JSON that Spark would keep."""
         if not isinstance(offset, dict):
             raise UserCodeError(
                 f"{method}() of data source '{self.name}' must give an offset as a dict, got {offset!r}"
@@ -460,7 +460,7 @@ class _RowsReader(SourceReader[S]):
         return self._source.whole and self._rows is not None
 
     def _take(self, rows: _SourceRows, max_records: int) -> tuple[pa.RecordBatch | None, bool]:
-        """The next rows, and whether it was the end; what was read to its end is closed."""
+        """Return the next rows, and whether it was the end; what was read to its end is closed."""
         batch = rows.take(min(max_records, _ROWS))
         # A barrier that waits must know whether this was the end; otherwise the next rows are not waited for.
         ended = batch is None or (self._source.whole and rows.ended)

@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def _compiled() -> tuple[Any, str | None]:
-    """The compiled form; or why it cannot be used."""
+    """Return the compiled form; or why it cannot be used."""
     try:
         found = importlib.import_module("headrace.records.kernel.compiled")
     except ImportError as error:
@@ -47,7 +47,7 @@ def _compiled() -> tuple[Any, str | None]:
 
 
 def _chosen() -> tuple[Any, str | None]:
-    """The compiled form if it is used; if it is not, why."""
+    """Return the compiled form if it is used; if it is not, why."""
     wanted = os.environ.get(_VARIABLE, "")
     if wanted not in ("", "plain", "compiled"):
         raise InvalidArgument(f"{_VARIABLE}={wanted}: it must be 'plain', 'compiled', or not set")

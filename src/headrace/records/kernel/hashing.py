@@ -73,7 +73,7 @@ def _polynomials(units: NDArray[Any], ends: NDArray[Any], start: int) -> Ints:
 
 
 def polynomial(units: bytes | memoryview, start: int) -> int:
-    """The hash of one row of n units: start * 31**n + the sum of units[i] * 31**(n - 1 - i), as a signed int."""
+    """Return the hash of one row of n units: start * 31**n + the sum of units[i] * 31**(n - 1 - i), as a signed int."""
     h = start
     if len(units) < 32:  # a loop over so few is faster than numpy's fixed cost
         for unit in units:
@@ -87,7 +87,7 @@ def polynomial(units: bytes | memoryview, start: int) -> int:
 
 
 def groups_of(hashes: Ints, max_parallelism: int) -> Ints:
-    """The key group of each hash: `groups_of(np.array([0, 1], np.int32), 128).tolist() == [94, 86]`."""
+    """Return the key group of each hash: `groups_of(np.array([0, 1], np.int32), 128).tolist() == [94, 86]`."""
     codes = hashes.view(np.uint32)
     groups = np.empty(len(codes), np.int32)
     divisor = np.int32(max_parallelism)

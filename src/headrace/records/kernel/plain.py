@@ -1,4 +1,4 @@
-"""What runs once for each record of a keyed stream, beside the user's function, in plain Python. Hashes are in `hashing`.
+"""The loops that run once for each record of a keyed stream, in plain Python. Hashes are in `hashing`.
 
 `compiled.pyx` is the same in C; tests run both. Whatever both need not do for each record is left to their callers.
 """
@@ -46,7 +46,7 @@ class KeyContext:
 
 
 def state_handle(cls: type[T]) -> type[T]:
-    """Decorates the classes of handles: calls of their methods are faster then, in the compiled form."""
+    """Decorate a class of handles: calls of its methods are faster then, in the compiled form."""
     return cls
 
 
@@ -84,7 +84,7 @@ class LoadedValues:
         return self._values_loaded
 
     def value(self) -> Any:
-        """The value of the current key, else the default."""
+        """Return the value of the current key, else the default."""
         context, addresses = self._context, self._addresses_loaded
         if addresses:
             position = context.position
@@ -136,7 +136,7 @@ class DirectValue:
     _keep: Callable[[Any], Any] | None
 
     def value(self) -> Any:
-        """The value of the current key, else the default."""
+        """Return the value of the current key, else the default."""
         context = self._context
         if context.address is context.no_key:
             return self._value_elsewhere()

@@ -64,7 +64,7 @@ class Cleaner:
         return checked, changed
 
     def left(self, stored: Any, now: int) -> Any:
-        """The stored object itself if nothing is expired, a smaller one, or None if all of it is expired."""
+        """Return the stored object itself if nothing is expired, a smaller one, or None if all of it is expired."""
         expired = self.expiry.is_expired
         if self._kind == "list":
             live = [pair for pair in stored if not expired(pair[1], now)]
@@ -75,7 +75,7 @@ class Cleaner:
         return None if expired(stored[1], now) else stored
 
     def in_snapshot(self, stored: Any, now: int) -> Any:
-        """The part that a snapshot writes: a list loses only its expired head (SPEC R2.5 b)."""
+        """Return the part that a snapshot writes: a list loses only its expired head (SPEC R2.5 b)."""
         if self._kind != "list":
             return self.left(stored, now)
         for index, (_, stamp) in enumerate(stored):

@@ -139,7 +139,7 @@ class ChunkCodec(_StoredForm):
         return None, None, stored
 
     def _encoded(self, values: list[Any], type_info: TypeInformation, place: Callable[[int], str]) -> bytes:
-        """A column; TypeMismatch names the place of the first value that does not fit."""
+        """Return a column; TypeMismatch names the place of the first value that does not fit."""
         try:
             return _encode_column(values, type_info, self._where)
         except TypeMismatch as error:
@@ -159,7 +159,7 @@ class ChunkCodec(_StoredForm):
 
 
 def _entry(counts: list[int] | None, index: int) -> int:
-    """The entry that an element belongs to, if entries are flattened."""
+    """Return the entry that an element belongs to, if entries are flattened."""
     return index if counts is None else int(np.searchsorted(np.cumsum(counts), index, "right"))
 
 

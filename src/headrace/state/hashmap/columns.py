@@ -64,7 +64,7 @@ class HashMapColumns(ColumnTable):
         return keys
 
     def as_dicts(self) -> StateTable:
-        """A copy of the content as dict tables."""
+        """Return a copy of the content as dict tables."""
         table = StateTable(self._groups, len(self._region))
         frozen, cursor = self.freeze()
         for group in self._groups:
@@ -94,7 +94,7 @@ class FrozenColumns:
     _starts: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     def chunk(self, group: int, removals: bool = False) -> Chunk:
-        """The entries of a group, and with `removals` the keys of removed ones."""
+        """Return the entries of a group, and with `removals` the keys of removed ones."""
         rows = self._rows(group)
         live = self.live[rows]
         there = rows[live]
@@ -120,7 +120,7 @@ class FrozenColumns:
         return changes
 
     def select(self, rows: Ints) -> FrozenColumns:
-        """A copy of some of the rows."""
+        """Return a copy of some of the rows."""
         columns = self.keys[rows], self.groups[rows], self.values[rows], self.live[rows]
         return FrozenColumns(*columns, None, self.holders)
 

@@ -59,7 +59,7 @@ class History:
         return sum(generation.size() for generation in self.generations) > live_entries
 
     def base_for(self, live_entries: int) -> SegmentCheckpoint | None:
-        """The checkpoint that the next may build on; None: it must be full."""
+        """Return the checkpoint that the next may build on; None: it must be full."""
         base = self.confirmed
         if base is None or base.segments is None:
             return None
@@ -76,7 +76,7 @@ class History:
         return checkpoint
 
     def confirm(self, checkpoint_id: int) -> None:
-        """A checkpoint is complete; ids of other snapshots, and older ones, are ignored."""
+        """Confirm a complete checkpoint; ids of other snapshots, and older ones, are ignored."""
         checkpoint = self.undecided.get(checkpoint_id)
         if checkpoint is None or checkpoint.segments is None:
             return

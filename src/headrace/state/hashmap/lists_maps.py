@@ -47,7 +47,7 @@ class TableMaps(_ObjectTable, MapTable):
         return MISSING if found is None else found.get(map_key, MISSING)
 
     def _own(self, group: int, address: Any) -> dict[Any, Any]:
-        """The map in the dict that takes writes, so that it may be changed in place."""
+        """Return the map in the dict that takes writes, so that it may be changed in place."""
         own = self._table.tables[group]
         found: dict[Any, Any] | None = own.get(address)
         if found is None:

@@ -28,7 +28,7 @@ class RestoredSlice:
 
 
 def read_slices(handle: KeyedStateHandle, groups: KeyGroupRange, read: ReadPayload) -> Iterator[RestoredSlice]:
-    """The states of a snapshot in these key groups, older segments first."""
+    """Yield the states of a snapshot in these key groups, older segments first."""
     wanted = KeyGroupRange(handle.first_group, handle.last_group).intersect(groups)
     for segment in handle.segments:
         common = KeyGroupRange(segment.first_group, segment.last_group).intersect(wanted)

@@ -49,7 +49,7 @@ class FrozenState:
     left: Callable[[Any], Any] | None = None  # gives the part of a stored value that is not expired, or None
 
     def chunks(self, group: int, rows: Callable[[], int]) -> Iterator[_Entries]:
-        """The entries to write for a group, in chunks of about `rows()` rows."""
+        """Return the entries to write for a group, in chunks of about `rows()` rows."""
         if self.changes is not None:
             return self._mixed_chunks(newest_entries([tables[group] for tables in self.changes]), rows)
         table = self.frozen[group]
@@ -58,7 +58,7 @@ class FrozenState:
         return self._mixed_chunks(view(table), rows)
 
     def columns(self, group: int) -> Chunk | None:
-        """The columns to write for a group; None if the state has none, or several layers must be merged."""
+        """Return the columns to write for a group; None if the state has none, or several layers must be merged."""
         if self.changes is None:
             return self.frozen.chunk(group) if isinstance(self.frozen, FrozenColumns) else None
         layers = self.changes
@@ -69,7 +69,7 @@ class FrozenState:
         return self.meta.kind in {"list", "map"}
 
     def weight(self, stored: list[Any]) -> int:
-        """The number of column rows of these values."""
+        """Return the number of column rows of these values."""
         return sum(map(len, stored)) if self._is_nested else len(stored)
 
     def _mixed_chunks(self, entries: Iterator[tuple[Any, Any]], rows: Callable[[], int]) -> Iterator[_Entries]:
@@ -82,7 +82,7 @@ class FrozenState:
             yield [address for address, _ in live], [stored for _, stored in live], removed
 
     def _next(self, entries: Iterator[tuple[Any, Any]], rows: int) -> list[tuple[Any, Any]]:
-        """The next entries; a list or map makes as many rows as it has elements."""
+        """Return the next entries; a list or map makes as many rows as it has elements."""
         if not self._is_nested:
             return list(islice(entries, rows))
         some = []
@@ -207,7 +207,7 @@ class HashMapSnapshot(SnapshotRun):
             writer.slices.append(StateSlice(state.meta, table))
 
     def _frames(self, state: FrozenState, group: int) -> Iterator[tuple[bytes, int]]:
-        """The bytes of a group, and the number of rows that count as work."""
+        """Yield the bytes of a group, and the number of rows that count as work."""
         columns = state.columns(group)
         if columns is not None:
             keys, values, removed = columns

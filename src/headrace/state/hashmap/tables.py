@@ -46,7 +46,7 @@ class Layer:
         self.below = below
 
     def chain(self) -> list[Table]:
-        """The dicts of this layer and those below, newest first."""
+        """Return the dicts of this layer and those below, newest first."""
         found, below = [self.table], self.below
         while below is not None:
             found.append(below.table)
@@ -54,7 +54,7 @@ class Layer:
         return found
 
     def get(self, address: Any) -> Any:
-        """The entry at an address in this layer and those below; None if there is none."""
+        """Return the entry at an address in this layer and those below; None if there is none."""
         layer: Layer | None = self
         while layer is not None:
             if address in layer.table:
@@ -115,7 +115,7 @@ class StateTable(DictTable):
             self.tables[group][address] = None
 
     def get_owned(self, group: int, address: Any) -> Any:
-        """The stored object; a copy if it is in a layer below, which a snapshot may read."""
+        """Return the stored object; a copy if it is in a layer below, which a snapshot may read."""
         table = self.tables[group]
         return table[address] if address in table else copied(self.get(group, address))
 
@@ -156,7 +156,7 @@ class StateTable(DictTable):
         return frozen
 
     def freeze(self) -> tuple[FrozenLayers, Cursor]:
-        """The present content, which no later write changes until the cursor is released."""
+        """Return the present content, which no later write changes until the cursor is released."""
         frozen = FrozenLayers(self.tables)
         for group in self._groups:
             layer = self._push(group)
@@ -251,7 +251,7 @@ class StateTable(DictTable):
     # --- sizes ---
 
     def addresses(self, group: int) -> list[Any]:
-        """The addresses of all entries of a group, as a new list."""
+        """Return the addresses of all entries of a group, as a new list."""
         below = self.below[group]
         top = self.tables[group] if below is None else Layer(self.tables[group], below)
         return [address for address, _ in view(top)]
@@ -267,20 +267,20 @@ class StateTable(DictTable):
         return self._merging or self.tracking
 
     def base_size(self) -> int:
-        """The number of entries without counting exactly."""
+        """Return the number of entries without counting exactly."""
         pairs = ((self.tables[group], self.below[group]) for group in self._groups)
         return sum(len(table if below is None else below.chain()[-1]) for table, below in pairs)
 
 
 def view(frozen: Table | Layer) -> Iterator[tuple[Any, Any]]:
-    """The entries of a frozen dict, or of a layer and those below it."""
+    """Return the entries of a frozen dict, or of a layer and those below it."""
     if not isinstance(frozen, Layer):
         return iter(frozen.items())
     return (entry for entry in newest_entries(frozen.chain()) if entry[1] is not None)
 
 
 def newest_entries(layers: list[Table]) -> Iterator[tuple[Any, Any]]:
-    """The newest entry of each address in layers, which come newest first; None is a removal."""
+    """Yield the newest entry of each address in layers, which come newest first; None is a removal."""
     for depth, layer in enumerate(layers):
         newer = layers[:depth]
         for address, stored in layer.items():

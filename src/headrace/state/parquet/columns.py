@@ -19,7 +19,7 @@ _SEQUENCES = (list, tuple, set, frozenset, MutableRow)
 
 
 def column_fields(name: str, type_info: TypeInformation) -> list[pa.Field]:
-    """The columns of a key or value: one of its type, or a pickle and a text.
+    """Return the columns of a key or value: one of its type, or a pickle and a text.
 
     >>> from headrace.records.types import PICKLED, as_type
     >>> [field.name for field in column_fields("value", PICKLED)]
@@ -92,7 +92,7 @@ def _text(value: Any) -> str:
 
 
 def values_of(table: pa.Table, name: str, type_info: TypeInformation) -> list[Any]:
-    """The values of these columns. Pickles are loaded: the checksum of the file must have been verified."""
+    """Return the values of these columns. Pickles are loaded: the checksum of the file must have been verified."""
     if type_info.schema is None:
         cells = table.column(f"{name}_pickle").to_pylist()
         return [None if cell is None else load_values(cell, f"column '{name}'")[0] for cell in cells]

@@ -90,7 +90,7 @@ class _StoredTables(msgspec.Struct, frozen=True):
 
 
 def table_schema(meta: StateMeta, key_type: TypeInformation) -> pa.Schema:
-    """The columns of a state's table.
+    """Return the columns of a state's table.
 
     >>> from headrace.records.types import as_type
     >>> table_schema(StateMeta("total", "value", TypeMeta.of(as_type("bigint"))), as_type("string")).names
@@ -152,7 +152,7 @@ def read_tables(
 
 
 def _state_rows(backend: KeyedStateBackend, meta: StateMeta) -> _Groups:
-    """The rows of a state by key group, sorted by key: one per value, element or entry."""
+    """Yield the rows of a state by key group, sorted by key: one per value, element or entry."""
     table = backend.open_table(meta)
     for group, found in groupby(backend.addresses(meta.name), key=itemgetter(0)):
         addresses = _sorted([address for _, address in found])
@@ -195,7 +195,7 @@ def _timer_row(timer: Timer) -> _Row:
 
 
 def _batches(meta: StateMeta, setup: BackendSetup, groups: _Groups) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each key group in batches of a limited size: an Arrow column ends at 2 GB."""
+    """Yield the rows of each key group in batches of a limited size: an Arrow column ends at 2 GB."""
     schema, types = table_schema(meta, setup.key_type), _column_types(meta, setup.key_type)
     for group, rows in groups:
         for cells in _portions(iter(rows), types, partial(_too_large, meta, setup, group)):
@@ -208,7 +208,7 @@ def _batches(meta: StateMeta, setup: BackendSetup, groups: _Groups) -> Iterator[
 def _number_batches(
     meta: StateMeta, setup: BackendSetup, groups: Iterator[NumberGroup]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The same batches, from columns."""
+    """Yield the same batches, from columns."""
     schema = table_schema(meta, setup.key_type)
     for group, found in groups:
         if isinstance(found, dict):
@@ -228,7 +228,7 @@ def _number_batches(
 
 
 def _column_types(meta: StateMeta, key_type: TypeInformation) -> list[TypeInformation]:
-    """The types of the values in a row."""
+    """Return the types of the values in a row."""
     value = meta.value_type.type_info()
     if meta.kind == "raw":
         return [value]
@@ -241,7 +241,7 @@ def _column_types(meta: StateMeta, key_type: TypeInformation) -> list[TypeInform
 def _portions(
     rows: Iterator[_Row], types: list[TypeInformation], too_large: Callable[[_Row, int], IllegalState]
 ) -> Iterator[_Cells]:
-    """The cells of at most `_ROWS` rows and `_BYTES` bytes together, or of one row that is larger."""
+    """Yield the cells of at most `_ROWS` rows and `_BYTES` bytes together, or of one row that is larger."""
     portion: list[list[Any]] = [[] for _ in types]
     size = 0
     while step := list(islice(rows, _STEP)):
@@ -279,7 +279,7 @@ def _too_large(meta: StateMeta, setup: BackendSetup, group: int, row: _Row, size
 
 
 def _namespace_cell(namespace: Any) -> str | None:
-    """A namespace as a cell of a table: the start and the end of a window are JSON, which any tool reads.
+    """Return a namespace as a cell of a table: the start and the end of a window are JSON, which any tool reads.
 
     >>> _namespace_cell((1000, 2000))
     '[1000,2000]'
@@ -416,7 +416,7 @@ def _encodings(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _small(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """A batch in parts of at most `_ROWS` rows and `_BYTES` bytes, or of one row; none if it is empty."""
+    """Return a batch in parts of at most `_ROWS` rows and `_BYTES` bytes, or of one row; none if it is empty."""
     rows = batch.num_rows
     if rows <= 1 or (rows <= _ROWS and batch.nbytes <= _BYTES):
         return [batch] if rows else []
@@ -454,7 +454,7 @@ def restore(
 
 
 def _of_one_form(handles: Sequence[KeyedStateHandle]) -> list[list[KeyedStateHandle]]:
-    """The handles, apart from each other where they have a state in different forms.
+    """Return the handles, apart from each other where they have a state in different forms.
 
     Its type has changed, and some subtasks have not opened it since. It gets one form when it is opened.
     """
@@ -472,7 +472,7 @@ def _of_one_form(handles: Sequence[KeyedStateHandle]) -> list[list[KeyedStateHan
 
 
 def stored_tables(handle: KeyedStateHandle) -> list[StoredTable]:
-    """The tables of a canonical handle."""
+    """Return the tables of a canonical handle."""
     return msgspec.convert(handle.extra, _StoredTables).tables
 
 
@@ -484,7 +484,7 @@ def describe_tables(
     files: list[FileRef],
     tables: list[StoredTable],
 ) -> KeyedStateHandle:
-    """The handle of a subtask's tables."""
+    """Return the handle of a subtask's tables."""
     extra: dict[str, Any] = msgspec.to_builtins(_StoredTables(tables), builtin_types=(bytes,))
     return KeyedStateHandle(
         CANONICAL, checkpoint_id, max_parallelism, groups.start, groups.end, TypeMeta.of(key_type), [], files, extra
@@ -505,7 +505,7 @@ def _load(backend: KeyedStateBackend, handle: KeyedStateHandle, read: ReadPayloa
 
 
 def _together(wanted: list[int], rows: list[int], sizes: list[int]) -> Iterator[list[int]]:
-    """The row groups to read at once: small ones together, since each read has a cost of its own.
+    """Yield the row groups to read at once: small ones together, since each read has a cost of its own.
 
     The sizes are those in memory, which Parquet does not tell: a value that is repeated takes hardly a byte in the file.
     Where they are not known, row groups are read one by one.

@@ -38,7 +38,7 @@ class StoredOperatorTables(msgspec.Struct, frozen=True):
 
 
 def operator_schema(types: tuple[TypeInformation, ...]) -> pa.Schema:
-    """The columns of a table; two types are those of a broadcast map.
+    """Return the columns of a table; two types are those of a broadcast map.
 
     >>> from headrace.records.types import as_type
     >>> operator_schema((as_type("bigint"),)).names

@@ -138,7 +138,7 @@ class RocksDBBackend(KeyedStateBackend):
         self._writeback.adjust(list(self._states.values()))
 
     def _share_of_state(self) -> int:
-        """The memory for the entries of one more state, in bytes."""
+        """Return the memory for the entries of one more state, in bytes."""
         users, states = {*self._budget.users, self}, {*self._states, *(table_name(one.meta) for one in self._restored)}
         return self._budget.cache_size // len(users) // max(1, len(states))
 

@@ -39,7 +39,7 @@ def part_of(entries: Entries, start: int, count: int) -> Entries:
 
 
 def blocks_name(column: str) -> str:
-    """The column family for the blocks of a state whose rows are in this one."""
+    """Return the column family for the blocks of a state whose rows are in this one."""
     return f"blocks:{column}"
 
 
@@ -62,7 +62,7 @@ class Blocks:
         return next(self._column.scan_keys(*self._space.bounds(), keep=False), None) is None
 
     def next_number(self) -> int:
-        """The number of a new cut."""
+        """Return the number of a new cut."""
         self._next += 1
         return self._next - 1
 
@@ -85,7 +85,7 @@ class Blocks:
             yield len(keys)
 
     def read(self) -> Iterator[NumberGroup]:
-        """The live entries of each key group that has any, sorted by key."""
+        """Yield the live entries of each key group that has any, sorted by key."""
         self.entries = 0
         if self.is_empty():
             return

@@ -39,12 +39,12 @@ _HALF: Final = 1 << 63
 
 
 def pack_stamp(stamp: int) -> bytes:
-    """A time in milliseconds as bytes that sort like the times."""
+    """Return a time in milliseconds as bytes that sort like the times."""
     return _STAMP.pack(stamp + _HALF)
 
 
 def unpack_stamp(data: bytes) -> int:
-    """The time at the start of a row."""
+    """Return the time at the start of a row."""
     return int(_STAMP.unpack_from(data)[0]) - _HALF
 
 
@@ -98,11 +98,11 @@ class ValueCodec(ABC):
         return self.decode(kept.data) if type(kept) is Packed else kept
 
     def _through_arrow(self, value: Any) -> Any:
-        """The value as Arrow converts it; TypeMismatch if it does not fit."""
+        """Return the value as Arrow converts it; TypeMismatch if it does not fit."""
         return self.type.to_rows(self.type.to_batch([value]))[0]
 
     def _converted(self, value: Any) -> Any:
-        """The value as Arrow converts it, or unchanged if it does not fit."""
+        """Return the value as Arrow converts it, or unchanged if it does not fit."""
         try:
             return self._through_arrow(value)
         except TypeMismatch:
@@ -297,7 +297,7 @@ _SCALARS: dict[pa.DataType, tuple[type, int | None]] = {
 
 
 def codec_for(type_info: TypeInformation, where: str) -> ValueCodec:
-    r"""The codec of a type; `where` names the operator and the state in errors.
+    r"""Return the codec of a type; `where` names the operator and the state in errors.
 
     >>> from headrace.records.types import as_type
     >>> codec = codec_for(as_type("word string, n bigint"), "state 's'")

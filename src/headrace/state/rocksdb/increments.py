@@ -26,7 +26,7 @@ class FileCheckpoint:
     dead: dict[str, list[Span]] = field(default_factory=dict)
 
     def spans(self, column: str, cutoff: int) -> list[Span]:
-        """The stamps that a checkpoint on this one leaves out: the same, and what expired of later writes."""
+        """Return the stamps that a checkpoint on this one leaves out: the same, and what expired of later writes."""
         known = self.dead.get(column, [])
         return [*known, (self.time, cutoff)] if cutoff > self.time else known
 
@@ -41,7 +41,7 @@ class Uploads:
         self._lock = threading.Lock()
 
     def base(self) -> FileCheckpoint | None:
-        """The last confirmed checkpoint, with those of its files that later ones do not store again.
+        """Return the last confirmed checkpoint, with those of its files that later ones do not store again.
 
         When a later one is confirmed, what only this one has is deleted.
         """
@@ -60,7 +60,7 @@ class Uploads:
         return FileCheckpoint(base.time, files, base.dead) if files else None
 
     def begin(self, checkpoint_id: int, base: FileCheckpoint | None) -> None:
-        """A checkpoint begins, which stores all files that its base does not have."""
+        """Begin a checkpoint, which stores all files that its base does not have."""
         with self._lock:
             self._running[checkpoint_id] = {} if base is None else base.files
 
@@ -71,7 +71,7 @@ class Uploads:
             self._checkpoints[checkpoint_id] = checkpoint
 
     def complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is confirmed; ids of other snapshots, savepoints among them, are ignored."""
+        """Confirm a checkpoint; ids of other snapshots, savepoints among them, are ignored."""
         with self._lock:
             if checkpoint_id in self._checkpoints and checkpoint_id > (self._completed or -1):
                 self._completed = checkpoint_id

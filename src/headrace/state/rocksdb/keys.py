@@ -59,7 +59,7 @@ _unpack_long: Final = struct.Struct(">I").unpack_from
 
 
 def encode_address(address: Any) -> bytes:
-    r"""The bytes of an address without namespace.
+    r"""Return the bytes of an address without namespace.
 
     >>> encode_address("a"), encode_address(1) < encode_address(2)
     (b'\x03\x01a', True)
@@ -77,7 +77,7 @@ def encode_address(address: Any) -> bytes:
 
 
 def encode_key(address: Any) -> bytes:
-    """The bytes of the address of a key, without namespace."""
+    """Return the bytes of the address of a key, without namespace."""
     kind = type(address)
     if kind is str:
         return _text(address)
@@ -126,7 +126,7 @@ def _class_path(kind: type) -> str:
 
 
 def _class_at(path: str) -> Any:
-    """The class that a stored key names."""
+    """Return the class that a stored key names."""
     module, _, name = path.partition(":")
     if module == "__main__":
         return _class_of_program(name)
@@ -171,7 +171,7 @@ _FROM_TEXT: Final = {tag: read for tag, _, read in _TEXTS.values()}
 
 
 def _plain(value: Any) -> bytes:
-    """The bytes of a value that is not an address, such as a namespace."""
+    """Return the bytes of a value that is not an address, such as a namespace."""
     for kind, encode in _ENCODERS.items():
         if isinstance(value, kind):
             return encode(value)
@@ -262,7 +262,7 @@ class _KeyUnpickler(pickle.Unpickler):
 
 
 def _class_of_program(name: str) -> Any:
-    """A class of the program's own script."""
+    """Return a class of the program's own script."""
     found: Any = sys.modules.get("__main__")
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -281,7 +281,7 @@ def _class_of_program(name: str) -> Any:
 
 
 def decode_address(data: bytes, position: int = 0, *, tagged: bool = True) -> tuple[Any, int]:
-    """The address that starts at a position, and where it ends; `tagged=False` reads a namespace.
+    """Return the address that starts at a position, and where it ends; `tagged=False` reads a namespace.
 
     >>> decode_address(encode_address(("a", 1)))
     (('a', 1), 14)
@@ -331,7 +331,7 @@ _CONTAINERS: Final = frozenset([_LIST, _DICT, _ROW, _CLASS, _CHANGING_SET, _KEY_
 
 
 def _decode_container(tag: int, data: bytes, position: int, count: int) -> tuple[Any, int]:
-    """The address of a list, a dict, a set, a row or an instance of a dataclass."""
+    """Return the address of a list, a dict, a set, a row or an instance of a dataclass."""
     if tag == _ROW:
         names, position = decode_address(data, position, tagged=False)
         values, position = decode_address(data, position)
@@ -375,11 +375,11 @@ class RowKeys:
         self._prefixes = [group.to_bytes(self.width, "big") for group in range(max_parallelism)]
 
     def prefix(self, group: int) -> bytes:
-        """The prefix of all rows of a key group; `prefix(last + 1)` sorts after all rows of the group `last`."""
+        """Return the prefix of all rows of a key group; `prefix(last + 1)` sorts after all rows of the group `last`."""
         return self._prefixes[group] if group < len(self._prefixes) else group.to_bytes(self.width, "big")
 
     def base(self, group: int, address: Any) -> bytes:
-        """The row key of an address, or the prefix of the row keys of its elements or entries."""
+        """Return the row key of an address, or the prefix of the row keys of its elements or entries."""
         kind = type(address)
         if kind is str:
             return self._prefixes[group] + _text(address) + _NO_NAMESPACE
@@ -389,7 +389,7 @@ class RowKeys:
         return self._prefixes[group] + encode_key(key) + _plain(namespace)
 
     def bases(self, group: int, addresses: Sequence[Any]) -> list[bytes]:
-        """The bases of many addresses of a group."""
+        """Return the bases of many addresses of a group."""
         kinds = set(map(type, addresses))
         prefix = self._prefixes[group]
         if kinds == _STRINGS:
@@ -414,7 +414,7 @@ class RowKeys:
         return (numbers ^ np.uint64(_HALF)).view(np.int64)
 
     def integer_rows(self, keys: npt.NDArray[np.int64], groups: npt.NDArray[Any]) -> list[bytes]:
-        """The rows of integer keys without a namespace."""
+        """Return the rows of integer keys without a namespace."""
         size = self.width + 10
         parts = np.empty((len(keys), size), np.uint8)
         for byte in range(self.width):

@@ -84,7 +84,7 @@ class ListEdit:
         return len(self.elements)
 
     def split(self, rows: int) -> tuple[ListEdit, ListEdit]:
-        """The change in two parts, the first with `rows` elements."""
+        """Return the change in two parts, the first with `rows` elements."""
         return ListEdit(self.elements[:rows], self.whole), ListEdit(self.elements[rows:])
 
 
@@ -183,7 +183,7 @@ class MapEdit:
         return len(self.entries)
 
     def split(self, rows: int) -> tuple[MapEdit, MapEdit]:
-        """The change in two parts, the first with `rows` entries."""
+        """Return the change in two parts, the first with `rows` entries."""
         entries = list(self.entries.items())
         return MapEdit(dict(entries[:rows]), self.whole), MapEdit(dict(entries[rows:]))
 
@@ -235,7 +235,7 @@ class MapRows(_CollectionRows, MapTable):
         return _entry_bytes(sample) if sample else self.sampled_bytes
 
     def edit(self, group: int, address: Any) -> MapEdit:
-        """The change to the map at an address, which is created if there is none."""
+        """Return the change to the map at an address, which is created if there is none."""
         table = self.tables[group]
         found: MapEdit | None = table.get(address)
         if found is None:
@@ -286,7 +286,7 @@ class MapRows(_CollectionRows, MapTable):
         return MISSING if kept is MISSING else self.codec.open(kept)
 
     def _below(self, group: int, address: Any, map_key: Any) -> Any:
-        """An entry below the changes of the tables."""
+        """Return an entry below the changes of the tables."""
         for layer in self.frozen:
             table = layer.get(group)
             edit: MapEdit | None = None if table is None else table.get(address)
@@ -299,7 +299,7 @@ class MapRows(_CollectionRows, MapTable):
         return self._stored(group, address, map_key)
 
     def _stored(self, group: int, address: Any, map_key: Any) -> Any:
-        """An entry in the cache or in the database."""
+        """Return an entry in the cache or in the database."""
         known: dict[Any, Any] | None = self._clean.get(address)
         if known is None and address in self._older:
             known = self._known_of(address)
@@ -319,7 +319,7 @@ class MapRows(_CollectionRows, MapTable):
         return kept
 
     def _known_of(self, address: Any) -> dict[Any, Any]:
-        """The cached entries of a map, in the newer generation."""
+        """Return the cached entries of a map, in the newer generation."""
         known: dict[Any, Any] | None = self._clean.get(address)
         if known is None:
             known = self._clean[address] = self._older.pop(address, None) or {}

@@ -47,11 +47,11 @@ class Rows(Protocol):
     """The access to database rows that the columns need."""
 
     def read(self, keys: Ints, groups: npt.NDArray[Any]) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-        """The numbers of keys, and which of the keys have one."""
+        """Return the numbers of keys, and which of the keys have one."""
         ...
 
     def read_one(self, key: int, group: int) -> Any:
-        """The number of a key, or None."""
+        """Return the number of a key, or None."""
         ...
 
     def has_frozen(self) -> bool:
@@ -161,7 +161,7 @@ class CachedColumns(ColumnTable):
             super()._remove_dead(group)
 
     def take_changes(self) -> ColumnLayer | None:
-        """A copy of the changes since the last call; None if there are none that the database has to know."""
+        """Return a copy of the changes since the last call; None if there are none that the database has to know."""
         slots = self.changed
         self._changes_are_taken()
         live = self.live[slots]
@@ -171,7 +171,7 @@ class CachedColumns(ColumnTable):
         return ColumnLayer(self.keys[slots], self.group_of[slots], self.values[slots], live) if len(slots) else None
 
     def take_all(self) -> ColumnLayer:
-        """A copy of all entries; the columns must be complete."""
+        """Return a copy of all entries; the columns must be complete."""
         slots = np.flatnonzero(self.live[: self.count])
         self._changes_are_taken()
         self.stored[: self.count] = self.live[: self.count]
@@ -221,7 +221,7 @@ class ColumnLayer:
         return self._entries[:2]
 
     def entries(self) -> Entries:
-        """The changes in the order in which they are written."""
+        """Return the changes in the order in which they are written."""
         if not self._sorted:  # not where the subtask waits for it
             keys, groups, values, live = self._entries
             order = _row_order(keys, groups) if self.number is None else np.argsort(groups, kind="stable")
@@ -316,7 +316,7 @@ class NumberRows(StateRows):
         return layer
 
     def _take(self) -> ColumnLayer | None:
-        """The changes in the form in which they are written."""
+        """Return the changes in the form in which they are written."""
         blocks = self._blocks
         if not self.in_blocks:
             return self.columns.take_changes()
@@ -420,6 +420,6 @@ class NumberRows(StateRows):
 
 
 def _row_order(keys: Ints, groups: npt.NDArray[Any]) -> Ints:
-    """The order of the rows of distinct keys; three times as fast as `lexsort`."""
+    """Return the order of the rows of distinct keys; three times as fast as `lexsort`."""
     order = np.argsort(keys)
     return order[np.argsort(groups[order].astype(np.uint16, copy=False), kind="stable")]

@@ -49,7 +49,7 @@ class _Columns(msgspec.Struct, frozen=True):
 
 
 def pack_columns(columns: list[StoredColumn], sequence: int, time: int) -> dict[str, Any]:
-    """The `extra` of a handle; `sequence` is the next number of a list element."""
+    """Return the `extra` of a handle; `sequence` is the next number of a list element."""
     built: dict[str, Any] = msgspec.to_builtins(_Columns(columns, sequence, time), builtin_types=(bytes,))
     return built
 
@@ -120,7 +120,7 @@ class RestoredStore:
         self._remove_expired(extra.columns, common)
 
     def _target(self, meta: StateMeta) -> str:
-        """The column for rows of a state in one form; a state may have several until it is opened."""
+        """Return the column for rows of a state in one form; a state may have several until it is opened."""
         same = next((one.column for one in self.columns if one.meta == meta), None)
         if same is not None:
             return same

@@ -133,7 +133,7 @@ class RocksDBSnapshot(SnapshotRun):
         return FileRef(path.name, Payload(name, size, crc32), shared=False, created_by=self.checkpoint_id)
 
     def _shared_file(self, path: Path, last: str) -> Generator[tuple[str, bytes], None, FileRef]:
-        """A file of rows; steps without bytes go under the id of the payload that was written last."""
+        """Yield a file of rows; steps without bytes go under the id of the payload that was written last."""
         size = path.stat().st_size
         known = self._base.get(path.name)
         if known is not None and known.payload.size == size:

@@ -54,7 +54,7 @@ class MemoryBudget:
 
     @classmethod
     def shared(cls) -> MemoryBudget:
-        """The budget of this process; it has the default size unless `configure` was called before."""
+        """Return the budget of this process; it has the default size unless `configure` was called before."""
         if cls._shared is None:
             cls._shared = cls()
         return cls._shared
@@ -148,7 +148,7 @@ class Column:
         return found
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """The values of many rows; fastest when the keys are sorted."""
+        """Return the values of many rows; fastest when the keys are sorted."""
         return cast("list[bytes | None]", self._family.get(cast("list[Any]", keys)))
 
     def scan(self, lower: bytes, upper: bytes, *, keep: bool = True) -> Iterator[tuple[bytes, bytes]]:
@@ -178,7 +178,7 @@ class Column:
         return bool(self.number("num-entries-active-mem-table") or self.number("num-immutable-mem-table"))
 
     def number(self, name: str) -> int:
-        """A property of the column; RocksDB's names, without the prefix."""
+        """Return a property of the column; RocksDB's names, without the prefix."""
         return self._family.property_int_value(f"rocksdb.{name}") or 0
 
     def delete_range(self, lower: bytes, upper: bytes) -> None:
@@ -257,7 +257,7 @@ class Store:
         return column
 
     def column(self, name: str) -> Column:
-        """The column of that name, which is created if there is none."""
+        """Return the column of that name, which is created if there is none."""
         found = self.columns.get(name)
         if found is not None:
             return found

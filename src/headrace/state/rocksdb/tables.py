@@ -67,7 +67,7 @@ class RowSpace:
     sequence: int = 0  # the number of the next list element
 
     def bounds(self) -> tuple[bytes, bytes]:
-        """The row keys of this subtask's key groups: from, and before."""
+        """Return the row keys of this subtask's key groups: from, and before."""
         return self.keys.prefix(self.groups.start), self.keys.prefix(self.groups.end + 1)
 
 
@@ -120,7 +120,7 @@ class StateRows(ABC):
 
     @abstractmethod
     def _pending(self) -> dict[Any, int]:
-        """The addresses with unwritten changes, and their groups."""
+        """Return the addresses with unwritten changes, and their groups."""
 
     def addresses(self) -> Iterator[tuple[int, Any]]:
         """(group, address) of every entry; concurrent changes may or may not be included."""
@@ -155,7 +155,7 @@ class StateRows(ABC):
 def number_rows(
     column: Column, codec: StoredCodec, row_keys: RowKeys, entries: KeysAndNumbers, groups: npt.NDArray[Any]
 ) -> WriteBatch:
-    """A batch with the rows of numbers under integer keys."""
+    """Return a batch with the rows of numbers under integer keys."""
     keys, numbers = entries
     batch = column.batch()
     for row, data in zip(row_keys.integer_rows(keys, groups), codec.encode_many(numbers.tolist()), strict=True):
@@ -176,11 +176,11 @@ class LayeredRows(StateRows):
         self.sampled_bytes = _ENTRY_BYTES
 
     def _table(self, group: int) -> dict[Any, Any]:
-        """An empty table for changes."""
+        """Return an empty table for changes."""
         return {}
 
     def own_tables(self) -> list[dict[Any, Any]]:
-        """The tables of this subtask's key groups."""
+        """Return the tables of this subtask's key groups."""
         return self.tables[self.space.groups.start : self.space.groups.end + 1]
 
     # --- cuts and writing ---
@@ -194,7 +194,7 @@ class LayeredRows(StateRows):
         return self.sampled_bytes
 
     def sample(self) -> list[tuple[Any, Any]]:
-        """Some of the changes, by address."""
+        """Return some of the changes, by address."""
         tables = islice(filter(None, self.own_tables()), SAMPLED // _SAMPLED_OF_GROUP)
         return [entry for table in tables for entry in islice(table.items(), _SAMPLED_OF_GROUP)]
 
@@ -244,14 +244,14 @@ class LayeredRows(StateRows):
 
     @abstractmethod
     def changes(self, group: int, entries: Sequence[tuple[Any, Any]]) -> list[Change]:
-        """The rows that changed entries of the oldest layer make."""
+        """Return the rows that changed entries of the oldest layer make."""
 
     @abstractmethod
     def settle(self, changes: dict[Any, Any]) -> None:
         """Make changes, by address, clean: they are in the database now."""
 
     def encode_all(self, addresses: Iterable[Any], stored: Sequence[Any]) -> list[bytes]:
-        """The bytes of stored values; TypeMismatch names the key of a value that does not fit."""
+        """Return the bytes of stored values; TypeMismatch names the key of a value that does not fit."""
         try:
             return self.codec.encode_many(stored) if stored else []
         except TypeMismatch:
@@ -266,14 +266,14 @@ class LayeredRows(StateRows):
     # --- reading ---
 
     def layers_at(self, group: int) -> Iterator[dict[Any, Any]]:
-        """The frozen tables of a group, newest first."""
+        """Yield the frozen tables of a group, newest first."""
         for layer in self.frozen:
             table = layer.get(group)
             if table is not None:
                 yield table
 
     def edits(self, group: int, address: Any) -> Iterator[Any]:
-        """The unwritten changes at an address, newest first; for kinds whose changes are never None."""
+        """Yield the unwritten changes at an address, newest first; for kinds whose changes are never None."""
         change = self.tables[group].get(address)
         if change is not None:
             yield change
@@ -372,7 +372,7 @@ class ValueRows(LayeredRows, DictTable):
         return generation.get(address, self) is None
 
     def below(self, group: int, address: Any) -> Any:
-        """The value below the tables at an address, or None."""
+        """Return the value below the tables at an address, or None."""
         for table in self.layers_at(group) if self.frozen else ():
             if address in table:
                 return table[address]

@@ -81,7 +81,7 @@ class _Part(Protocol):
 
 
 def _freeze(rows: StateRows) -> _Part | None:
-    """The changes of a state since the last cut; None if there are none."""
+    """Return the changes of a state since the last cut; None if there are none."""
     if isinstance(rows, NumberRows):
         frozen = rows.freeze()
         return None if frozen is None else _NumberPart(rows, frozen)

@@ -65,7 +65,7 @@ def play_one(seed: int, verbose: bool) -> int:
 
 
 def main() -> int:
-    """The command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(prog="python -m headrace.testing.simulation", description="seeded simulation")
     parser.add_argument("--seeds", type=int, default=200, help="how many seeds to play")
     parser.add_argument("--first", type=int, default=0, help="the first of them")

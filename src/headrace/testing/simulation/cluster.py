@@ -115,11 +115,11 @@ class SimulatedIo(DriverIo):
         self._pause()
 
     def open_store(self, settings: StorageSettings) -> ObjectStore:
-        """The store of the run."""
+        """Return the store of the run."""
         return self._store
 
     def warn(self, text: str) -> None:
-        """A warning that names a bug is a finding."""
+        """Record a warning that names a bug as a finding."""
         if "report this as a bug" in text:
             raise Violation(text)
 
@@ -202,7 +202,7 @@ class Attempt:
             worker.restore(self._clock, self._output)
 
     def open(self) -> None:
-        """The same, and let them start at once."""
+        """Open the same, and let them start at once."""
         self.restore()
         for worker in reversed(self.workers):
             worker.open()
@@ -285,7 +285,7 @@ class SimulatedCluster:
         self.end(WorkerLost(reason))
 
     def end(self, error: HeadraceError | None) -> None:
-        """The scheduler has ended the attempt, if one runs."""
+        """End the attempt as the scheduler does, if one runs."""
         if self.attempt is not None:
             attempt, self.attempt = self.attempt, None
             if error is not None:

@@ -91,7 +91,7 @@ class Oracle:
                     worlds[self._run].move(transaction, "committed")
 
     def _unassigned(self, snapshot: Snapshot) -> set[int]:
-        """The records in splits that no reader has, or that are not found yet."""
+        """Return the records in splits that no reader has, or that are not found yet."""
         rest: set[int] = set()
         for operator in snapshot.manifest.operators:
             if operator.coordinator is not None:
@@ -102,7 +102,7 @@ class Oracle:
         return rest
 
     def _unread(self, attempt: Attempt, finished: set[Any]) -> set[int]:
-        """The records that sources have not read yet."""
+        """Return the records that sources have not read yet."""
         rest: set[int] = set()
         for operator in _operators(attempt, finished):
             if isinstance(operator, SourceOperator):
@@ -119,7 +119,7 @@ class Oracle:
         return set(numbers) if source.vectorised else set(map(source.generate, numbers))
 
     def check_end(self) -> None:
-        """The job has finished: everything is visible."""
+        """Check that everything is visible when the job has finished."""
         self._check_output("the end", worlds[self._run].visible(), set(range(self._records)))
 
     def _check_output(self, where: str, written: Counter[Any], done: set[int]) -> None:
@@ -208,7 +208,7 @@ def _waits(attempt: Attempt, clock: _Clock) -> bool:
 
 
 def _operators(attempt: Attempt, finished: set[Any]) -> Iterator[Operator]:
-    """The operators that are open: those of a vertex that had finished are not."""
+    """Yield the operators that are open: those of a vertex that had finished are not."""
     for worker in attempt.workers:
         if isinstance(worker.task, Subtask) and worker.id is not None and worker.id.vertex not in finished:
             yield from worker.task.operators
@@ -242,7 +242,7 @@ def _counts(attempt: Attempt, finished: set[Any]) -> Counter[int]:
 
 
 def check_story(machine: JobMachine) -> None:
-    """The story of a job must be whole: attempts in order, at most the last one open, every failure with its cause."""
+    """Check that the story is whole: attempts in order, at most the last one open, every failure with its cause."""
     attempts = list(machine.story.attempts)
     for before, attempt in pairwise(attempts):
         if attempt.number != before.number + 1:

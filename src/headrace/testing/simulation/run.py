@@ -133,7 +133,7 @@ class Run:
         return options | _MODES[mode]
 
     def _draw_plan(self) -> JobPlan:
-        """The program with some parallelism: a job that is resumed may have another one."""
+        """Return the program with some parallelism: a job that is resumed may have another one."""
         env = StreamExecutionEnvironment.get_execution_environment(Configuration(self._options))
         drawn = self.random.randrange(1, 4)
         env.set_parallelism(self._parallelism.pop(0) if self._parallelism else drawn).set_max_parallelism(_KEY_GROUPS)
@@ -337,13 +337,13 @@ class Run:
         self.store.inject(fault)
 
     def restart(self, why: str) -> None:
-        """A worker dies, and the job restarts before anything else happens."""
+        """Kill a worker; the job restarts before anything else happens."""
         self.note(f"restart: {why}")
         self.driver.cluster.end(WorkerLost(why))
         self._start(self.driver)
 
     def rescale(self) -> None:
-        """The user asks for another parallelism; what runs already, or has not started, is refused."""
+        """Request another parallelism as a user; what runs already, or has not started, is refused."""
         if self.driver.service and not self.driver.ended:
             plan = self._draw_plan()
             self.note(f"rescale to {plan.layout.slots} tasks")
@@ -361,7 +361,7 @@ class Run:
                 self.store.heal()
 
     def replace_driver(self) -> None:
-        """The driver is killed, or only believed to be: then it continues beside its successor until it notices."""
+        """Replace the driver; it was killed, or continues beside its successor until it notices."""
         if not self.driver.service or self.driver.ended:
             return
         self.note("the driver is replaced")
@@ -408,7 +408,7 @@ class Run:
                     self.oracle.check_kept(self.driver)
 
     def _start_driver(self, resume: bool, at_once: bool = True) -> Driver:
-        """A new process; it runs tasks when this returns, unless it is not started `at_once`."""
+        """Return a new process; it runs tasks when this returns, unless it is not started `at_once`."""
         configuration = Configuration(self._options | ({config.RESUME: "true"} if resume else {}))
         plan = self._draw_plan()
         io = SimulatedIo(lambda: self.time, self.store, Random(self.random.random()), self._retry_later)

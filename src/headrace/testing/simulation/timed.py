@@ -35,12 +35,12 @@ _SEEN = MapStateDescriptor("seen", "bigint", "bigint")
 
 
 def key_of_time(record: int) -> int:
-    """The key of a record."""
+    """Return the key of a record."""
     return record % _KEYS
 
 
 def time_of(record: int) -> int:
-    """The timestamp of a record: out of order, and partly before 1970."""
+    """Return the timestamp of a record: out of order, and partly before 1970."""
     return record * 10 - record * 7919 % 400 - 1000
 
 
@@ -146,7 +146,7 @@ class _InOrder(KeyedProcessFunction):
 
 
 def timers(env: StreamExecutionEnvironment, run: str, records: int) -> None:
-    """Records in the order of their times, by timers."""
+    """Emit records in the order of their times, by timers."""
     _timed(env, records).key_by(key_of_time).process(_InOrder()).rebalance().add_sink(WorldSink(run))
 
 
@@ -178,7 +178,7 @@ def _side(record: int) -> int:
 
 
 def pairs(env: StreamExecutionEnvironment, run: str, records: int) -> None:
-    """An interval join of the even and the odd records of each key."""
+    """Build an interval join of the even and the odd records of each key."""
     source = _timed(env, records)
     left = source.filter(lambda record: _side(record) == 0).key_by(key_of_time)
     right = source.filter(lambda record: _side(record) == 1).key_by(key_of_time)

@@ -51,7 +51,7 @@ class World:
         self.violations: list[str] = []
 
     def begin(self, subtask: int) -> str:
-        """A new transaction."""
+        """Return a new transaction."""
         name = f"{subtask}-{len(self.transactions)}"
         self.transactions[name] = _Transaction()
         return name
@@ -84,7 +84,7 @@ class World:
         return Counter(row for name in names for row in self.transactions[name].rows)
 
     def fork(self) -> World:
-        """A world of its own that is the same now."""
+        """Return a world of its own that is the same now."""
         return copy.deepcopy(self)
 
 
@@ -132,7 +132,7 @@ class Chunks(DynamicSource[NumberRange]):
         return _ChunkEnumerator(self._records, restored or 0)
 
     def reader(self, context: ReaderContext, splits: list[NumberRange]) -> SourceReader[NumberRange]:
-        """Reads one chunk after the other."""
+        """Read one chunk after the other."""
         return _ChunkReader(splits)
 
 
@@ -176,11 +176,11 @@ class NumberedSink(sink.Sink[str]):
         self._run = run
 
     def writer(self, context: sink.WriterContext, restored: list[Any]) -> sink.SinkWriter[str]:
-        """Opens a transaction with the first record."""
+        """Open a transaction with the first record."""
         return _NumberedWriter(self._run, context.subtask)
 
     def committer(self, context: sink.WriterContext) -> sink.Committer[str]:
-        """Commits in the world."""
+        """Commit in the world."""
         return _NumberedCommitter(self._run)
 
 
@@ -222,7 +222,7 @@ class WholeSink(NumberedSink):
     commits_on_driver = True
 
     def epoch_committer(self, context: sink.EpochContext) -> sink.EpochCommitter[str]:
-        """Commits in the world."""
+        """Commit in the world."""
         return _WholeCommitter(self._run)
 
 
@@ -240,7 +240,7 @@ class _WholeCommitter(sink.EpochCommitter[str]):
 
 
 def key_of(record: int) -> int:
-    """The key of a record."""
+    """Return the key of a record."""
     return record % KEYS
 
 
@@ -292,7 +292,7 @@ def two_inputs(env: StreamExecutionEnvironment, run: str, records: int) -> None:
 
 
 def diamond(env: StreamExecutionEnvironment, run: str, records: int) -> None:
-    """Records take a short way (over a relay) and a long one, and meet in one keyed operator."""
+    """Build a program whose records take a short way (over a relay) and a long one to one keyed operator."""
     source = env.from_sequence(0, records - 1)
     long = source.filter(lambda n: n % 2 == 0).rebalance().map(_same, output_type="bigint").start_new_chain()
     short = source.filter(lambda n: n % 2 == 1)
@@ -304,12 +304,12 @@ def _same(value: int) -> int:
 
 
 def found_splits(env: StreamExecutionEnvironment, run: str, records: int) -> None:
-    """A source whose splits are found while the job runs."""
+    """Build a source whose splits are found while the job runs."""
     env.from_source(Chunks(records)).key_by(key_of).process(Number()).sink_to(NumberedSink(run))
 
 
 def whole_epochs(env: StreamExecutionEnvironment, run: str, records: int) -> None:
-    """A sink whose output is committed on the driver."""
+    """Build a sink whose output is committed on the driver."""
     numbered = env.from_sequence(0, records - 1).key_by(key_of).process(Number())
     numbered.rebalance().sink_to(WholeSink(run))
 
@@ -322,7 +322,7 @@ def with_rules(env: StreamExecutionEnvironment, run: str, records: int) -> None:
 
 
 def asynchronous(env: StreamExecutionEnvironment, run: str, records: int) -> None:
-    """Calls that take a while, and overtake each other."""
+    """Build a program with calls that take a while and overtake each other."""
     slow = env.from_sequence(0, records - 1).map_async(_later, None, "bigint", ordered=False, capacity=5)
     slow.key_by(key_of).process(Number()).rebalance().add_sink(WorldSink(run))
 
