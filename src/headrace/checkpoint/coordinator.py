@@ -30,6 +30,7 @@ from typing import Any
 from headrace import config
 from headrace.checkpoint import events as ev
 from headrace.checkpoint.decider import Activity, Decision, RequestDecider, RequestId, RequestOrigin, TriggerRequest
+from headrace.checkpoint.disposal import Disposal
 from headrace.checkpoint.failure_manager import FailureManager
 from headrace.checkpoint.full_policy import AutomaticFull, CompletedSize
 from headrace.checkpoint.pending import PendingCheckpoint, Stage
@@ -129,14 +130,7 @@ class Coordinator:
         self._force_full = False
         self._slow = False  # the last checkpoint took longer than the interval
         self._expired: deque[int] = deque(maxlen=_EXPIRED_REMEMBERED)
-        # Files
-        self._cleaning: set[int] = set()  # checkpoints whose files are being deleted
-        self._late: dict[int, PendingCheckpoint] = {}  # aborted while the directory or the metadata was being written
-        self._left_behind: list[PendingCheckpoint] = []  # aborted while tasks that were leaving may have written files
-        self._kept: set[int] = set()  # not the coordinator's to delete any more: savepoints above all
-        self._folders: dict[int, CompletedCheckpoint] = {}  # imported and subsumed, perhaps with files still in use
-        self._released: int | None = None
-        self._release_at_end: ev.ReleaseShared | None = None
+        self._disposal = Disposal(self.store)
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -170,8 +164,8 @@ class Coordinator:
         instructions, self._instructions = self._instructions, []
         return instructions
 
-    def _emit(self, instruction: ev.Instruction) -> None:
-        self._instructions.append(instruction)
+    def _emit(self, *instructions: ev.Instruction) -> None:
+        self._instructions += instructions
 
     def _make_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
         return {
@@ -272,12 +266,12 @@ class Coordinator:
         if self._claiming is not None:
             raise IllegalState(f"the claim of checkpoint {self._claiming.id} is under way: wait for its answer")
         forgotten = [] if event.restored is None else self.store.step_back(event.restored)
-        self._discard_left_behind()
+        self._emit(*self._disposal.tasks_left())
         self._attempt, self._topology = event.attempt, event.topology
         self._tasks = dict.fromkeys(event.topology.tasks(), TaskStatus.STARTING)
         if event.restored is None:
             return
-        self._kept |= {newer.id for newer in forgotten}
+        self._disposal.keep(newer.id for newer in forgotten)
         restored = self.store.latest
         assert restored is not None
         # Files of the user that the job must not depend on: its first own checkpoint writes everything (SPEC R7.6). The
@@ -341,7 +335,6 @@ class Coordinator:
             self._full.start(self._now)
         else:
             self._schedule.stop()
-            self._left_behind += [p for p in self._pending.values() if p.stage is Stage.RUNNING]
             self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
             self._answer_stop()
 
@@ -351,19 +344,16 @@ class Coordinator:
         self._schedule.stop()
         self._abort_all(FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self._answer_stop()
-        if event.status.is_terminal:
-            self._discard_left_behind()
+        if event.status.is_terminal:  # otherwise another driver may resume the job and write to the same directories
+            self._emit(*self._disposal.tasks_left())
         if self._claiming is None:  # otherwise the answer to the claim decides what is kept
             self._close_store(event.status)
 
     def _close_store(self, status: EndStatus) -> None:
         discard, retained = self.store.end(status)
-        self._kept |= {checkpoint.id for checkpoint in retained}
         for checkpoint in discard:
-            self._discard_completed(checkpoint)
-        if status.is_terminal:  # otherwise another driver may resume the job
-            self._release_at_end = ev.ReleaseShared(min((checkpoint.id for checkpoint in retained), default=None))
-            self._emit(self._release_at_end)
+            self.stats.discarded(checkpoint.id)
+        self._emit(*self._disposal.end(status, discard, retained))
 
     def _on_superseded(self, event: ev.Superseded) -> None:
         """Another driver runs the job now: touch no file and no task, only answer the requests that wait here."""
@@ -430,7 +420,7 @@ class Coordinator:
         return Activity(
             triggering=self._triggering is not None,
             pending=len(self._pending),
-            cleaning=len(self._cleaning),
+            cleaning=self._disposal.cleaning,
             held=self._held,
             last_completion=self._last_completion,
         )
@@ -496,15 +486,13 @@ class Coordinator:
             base=None if base is None or properties.is_savepoint else base.id,
         )
         self._triggering = checkpoint_id
+        self._disposal.begin(checkpoint_id, properties.type, self._attempt)
         self.stats.pending(stats)
         self._emit(ev.PrepareLocation(checkpoint_id, properties.type, request.target))
 
     def _on_location(self, event: ev.LocationReady) -> None:
         """Step 4, or 5 if there is no state on the driver."""
-        late = self._late.pop(event.checkpoint_id, None)
-        if late is not None:
-            late.location = event.location
-            self._discard_aborted(late)
+        self._emit(*self._disposal.location_ready(event.checkpoint_id, event.location))
         pending = self._in_stage(event.checkpoint_id, Stage.PREPARING)
         if pending is None:
             return
@@ -563,10 +551,8 @@ class Coordinator:
         if event.checkpoint_id in self._expired:
             message = f"task {event.task} acknowledged checkpoint {event.checkpoint_id} after it had expired"
             self._emit(ev.Warn(f"{message}: {config.CHECKPOINT_TIMEOUT.key} may be too short"))
-        if event.state is not None and not self._is_protected(event.checkpoint_id):
-            self._emit(ev.DiscardFiles(event.checkpoint_id, event.task, event.state))
-            if self._release_at_end is not None:
-                self._emit(self._release_at_end)  # of the shared files that came with it
+        if event.state is not None:
+            self._emit(*self._disposal.late_part(event.checkpoint_id, event.task, event.state))
 
     def _on_declined(self, event: ev.Declined) -> None:
         pending = self._pending.get(event.checkpoint_id)
@@ -604,14 +590,12 @@ class Coordinator:
             dict(pending.driver_states),
             vertices,
         )
+        self._disposal.write_metadata(pending.id)
         self._emit(ev.WriteMetadata(content))
 
     def _on_metadata(self, event: ev.MetadataWritten) -> None:
         """Step 8; a plain savepoint is complete."""
-        late = self._late.pop(event.checkpoint_id, None)
-        if late is not None:
-            late.metadata = event
-            self._discard_aborted(late)
+        self._emit(*self._disposal.metadata_written(event.checkpoint_id, event.snapshot))
         pending = self._in_stage(event.checkpoint_id, Stage.WRITING)
         if pending is None:
             return
@@ -624,18 +608,11 @@ class Coordinator:
 
     def _on_step_failed(self, event: ev.StepFailed) -> None:
         """Abort the checkpoint; files that its metadata or the log may name are kept."""
-        late = self._late.pop(event.checkpoint_id, None)
-        if late is not None and event.outcome_unknown:
-            self._kept.add(late.id)
-        elif late is not None and late.location is not None:
-            self._discard_aborted(late)
+        self._emit(*self._disposal.step_failed(event.checkpoint_id, outcome_unknown=event.outcome_unknown))
         claimed = self._end_claim(event.checkpoint_id)
         pending = claimed or self._pending.get(event.checkpoint_id)
         if pending is not None and pending.stage in _STEP_FAILURES:
-            reason = _STEP_FAILURES[pending.stage]
-            if pending.stage is Stage.WRITING:
-                pending.stage = Stage.WRITTEN  # the write is over: nothing to wait for before the files are deleted
-            self._abort(pending, reason, event.message, keep_files=event.outcome_unknown)
+            self._abort(pending, _STEP_FAILURES[pending.stage], event.message)
         if claimed is not None:
             self._after_claim()
 
@@ -679,8 +656,7 @@ class Coordinator:
         stats.external_path, stats.commit_number, stats.completed_timestamp = metadata.pointer, commit_number, self._now
         stats.metadata_size, stats.metadata_objects = metadata.size, metadata.objects
         subsumed = None if pending.properties.is_plain_savepoint else self._store(pending, metadata, commit_number)
-        if pending.properties.is_savepoint:
-            self._kept.add(pending.id)
+        self._disposal.complete(pending.id, savepoint=pending.properties.is_savepoint)
         self._failures.success(pending.id)
         self.stats.completed(stats)
         self._last_completion = self._now
@@ -713,10 +689,10 @@ class Coordinator:
             self._force_full = False
         for old in subsumed:
             if old.properties.discard_subsumed:
-                self._discard_completed(old)
-            else:
-                self._kept.add(old.id)
-        self._release_shared()
+                self.stats.discarded(old.id)
+        self._emit(*self._disposal.subsume(subsumed))
+        under_way = (pending.base for pending in self._pending.values() if pending.base is not None)
+        self._emit(*self._disposal.release(under_way))
         newest = max(subsumed, key=lambda c: c.id, default=None)
         return newest.id if newest is not None and newest.properties.discard_subsumed else None
 
@@ -793,7 +769,6 @@ class Coordinator:
         message: str,
         *,
         task: TaskId | None = None,
-        keep_files: bool = False,
     ) -> None:
         """Abort a checkpoint; `task` is the one that reported the failure, if one did."""
         assert reason is not FailureReason.CHECKPOINT_SUBSUMED or not pending.properties.is_savepoint, pending
@@ -802,12 +777,8 @@ class Coordinator:
         if self._triggering == pending.id:
             self._triggering = None
         self._slot_freed = True
-        if keep_files:
-            self._kept.add(pending.id)
-        elif pending.stage in {Stage.PREPARING, Stage.WRITING}:
-            self._late[pending.id] = pending  # deleting now would race with the write
-        else:
-            self._discard_aborted(pending)
+        tasks_leave = pending.stage is Stage.RUNNING and not self.active
+        self._emit(*self._disposal.abort(pending.id, tasks_leave=tasks_leave))
         if reason is FailureReason.CHECKPOINT_EXPIRED:
             self._expired.append(pending.id)
         self.stats.failed(pending.stats, self._now, reason.name, message)
@@ -848,55 +819,12 @@ class Coordinator:
     # ---- files -----------------------------------------------------------------------------------------------------
 
     def _on_discarded(self, event: ev.Discarded) -> None:
-        self._cleaning.discard(event.checkpoint_id)
+        self._disposal.discarded(event.checkpoint_id)
         self._slot_freed = True
 
     def _on_shared_released(self, event: ev.SharedReleased) -> None:
-        """Delete the folder of an imported snapshot when none of its files is used any more."""
-        for checkpoint_id in [i for i in self._folders if i not in event.still_in_use]:
-            self._discard(_discard_of(self._folders.pop(checkpoint_id)))
-
-    def _release_shared(self) -> None:
-        # A pending checkpoint may use files of the one it builds on, which its acknowledgements have yet to name.
-        under_way = [pending.base for pending in self._pending.values() if pending.base is not None]
-        lowest = min([*under_way, *(c.id for c in self.store.checkpoints)])
-        if self._released is None or lowest > self._released:
-            self._released = lowest
-            self._emit(ev.ReleaseShared(lowest))
-
-    def _discard_completed(self, checkpoint: CompletedCheckpoint) -> None:
-        self.stats.discarded(checkpoint.id)
-        if checkpoint.imported:
-            self._folders[checkpoint.id] = checkpoint
-        else:
-            self._discard(_discard_of(checkpoint))
-
-    def _discard_aborted(self, pending: PendingCheckpoint) -> None:
-        assert pending.location is not None
-        snapshot = None if pending.metadata is None else pending.metadata.snapshot
-        type = pending.properties.type
-        self._discard(ev.DiscardCheckpoint(pending.id, pending.location, type, False, pending.attempt, snapshot))
-
-    def _discard_left_behind(self) -> None:
-        """The tasks of an attempt have left: delete what they wrote after their checkpoints had been aborted."""
-        left, self._left_behind = self._left_behind, []
-        for pending in left:
-            self._discard_aborted(pending)
-
-    def _discard(self, instruction: ev.DiscardCheckpoint) -> None:
-        assert not self._is_protected(instruction.checkpoint_id), instruction
-        self._cleaning.add(instruction.checkpoint_id)
-        self._emit(instruction)
-
-    def _is_protected(self, checkpoint_id: int) -> bool:
-        """Whether files of this checkpoint may still be needed, by this job or by the user."""
-        claimed = self._claiming is not None and self._claiming.id == checkpoint_id
-        return claimed or checkpoint_id in self._kept or self.store.find(checkpoint_id) is not None
+        self._emit(*self._disposal.shared_released(event.still_in_use))
 
     def _in_stage(self, checkpoint_id: int, stage: Stage) -> PendingCheckpoint | None:
         pending = self._pending.get(checkpoint_id)
         return pending if pending is not None and pending.stage is stage else None
-
-
-def _discard_of(checkpoint: CompletedCheckpoint) -> ev.DiscardCheckpoint:
-    return ev.DiscardCheckpoint(checkpoint.id, checkpoint.location, checkpoint.properties.type, completed=True)

@@ -184,14 +184,14 @@ def discard_pending(
     store.remove_directory(directory)
 
 
-class Disposal(msgspec.Struct, frozen=True):
-    """The result of a disposal; `left` are files that Headrace did not write."""
+class DisposedSavepoint(msgspec.Struct, frozen=True):
+    """A savepoint that was deleted; `left` are files that Headrace did not write."""
 
     deleted: int
     left: tuple[str, ...]
 
 
-def dispose_savepoint(store: ObjectStore, pointer: str) -> Disposal:
+def dispose_savepoint(store: ObjectStore, pointer: str) -> DisposedSavepoint:
     """Delete a savepoint for good (SPEC R8.7): its files, then its metadata, then its directory.
 
     The metadata is deleted last: an interrupted disposal can be repeated, and until then the savepoint is refused as
@@ -210,4 +210,4 @@ def dispose_savepoint(store: ObjectStore, pointer: str) -> Disposal:
         store.delete(path)
     store.delete(f"{directory}/{METADATA}")
     store.remove_directory(directory)
-    return Disposal(len(to_delete) + 1, tuple(sorted(listed - to_delete - {metadata_path(directory)})))
+    return DisposedSavepoint(len(to_delete) + 1, tuple(sorted(listed - to_delete - {metadata_path(directory)})))
