@@ -6,7 +6,7 @@ They are pickled into the function that Spark ships; everything later travels as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from headrace.checkpoint.commits import NO_COMMITS, Commits
@@ -18,6 +18,16 @@ from headrace.storage.manifest import StatePiece
 
 ARCHIVE_PREFIX: Final = "headrace-modules-"
 """The names of archives with the program's modules begin with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAddress:
+    """The address of a driver, with the secret of the job; `repr` shows no secret."""
+
+    host: str
+    port: int
+    secret: str = field(repr=False)
+    certificate: bytes | None = field(repr=False, default=None)
 
 
 @dataclass(frozen=True, slots=True)

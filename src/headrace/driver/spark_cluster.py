@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from headrace import config
 from headrace.config import Configuration
-from headrace.control.channel import ControlServer, WorkerKey
+from headrace.control.control_server import ControlServer, WorkerKey
 from headrace.control.deployment import process_mark
 from headrace.control.messages import Cancel, Failed, FromDriver, FromWorker, Register
 from headrace.driver import spark as spark_internals

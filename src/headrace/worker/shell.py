@@ -28,8 +28,8 @@ import psutil
 import pyarrow as pa
 
 from headrace.control import messages
-from headrace.control.channel import ControlAddress, ControlClient
-from headrace.control.deployment import ARCHIVE_PREFIX, TaskDescriptor, process_mark
+from headrace.control.deployment import ARCHIVE_PREFIX, ControlAddress, TaskDescriptor, process_mark
+from headrace.control.worker_link import ControlClient
 from headrace.errors import JobCancelled, WorkerLost
 from headrace.graph.plan import Settings, ShippedArchive
 from headrace.job.status import Status

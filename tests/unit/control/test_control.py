@@ -19,9 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control import channel
-from headrace.control.channel import ControlAddress, ControlClient, ControlServer, WorkerKey
+from headrace.control import control_server
+from headrace.control.control_server import ControlServer, WorkerKey
+from headrace.control.deployment import ControlAddress
 from headrace.control.messages import Cancel, Confirm, Failed, Finished, Metrics, Output, Ping, Register, Running
+from headrace.control.worker_link import ControlClient
 from headrace.errors import WorkerLost
 from waiting import wait_until
 
@@ -199,7 +201,7 @@ def test_a_driver_that_never_ends_the_stream_is_not_waited_for_longer_than_its_t
 
 def test_a_message_that_cannot_be_handled_is_logged(driver, caplog):
     code = (
-        "import time; from headrace.control.channel import *; from headrace.control.messages import Register\n"
+        "import time; from headrace.control.worker_link import *; from headrace.control.messages import Register\n"
         f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
         "client = ControlClient(address, Register(0, 1, 3, 'here', 7), 60, print)\n"
         "client.send(17)\n"
@@ -214,7 +216,7 @@ def test_a_message_that_cannot_be_handled_is_logged(driver, caplog):
 
 def test_a_message_of_the_driver_that_cannot_be_handled_ends_the_worker(driver):
     code = (
-        "import time; from headrace.control.channel import *; from headrace.control.messages import *\n"
+        "import time; from headrace.control.worker_link import *; from headrace.control.messages import *\n"
         f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
         "def handle(message):\n"
         "    if isinstance(message, Confirm): raise LookupError('no such output')\n"
@@ -284,7 +286,7 @@ def test_the_last_message_of_a_driver_that_stops_arrives_while_the_worker_sends(
 SENDER = """
 import pickle, sys, time
 from headrace.control.messages import Cancel, Output, Register
-from headrace.control.channel import ControlClient
+from headrace.control.worker_link import ControlClient
 address = pickle.loads(bytes.fromhex(sys.argv[1]))
 def show(message):
     if isinstance(message, Cancel):
@@ -315,8 +317,8 @@ def test_others_on_the_port_do_not_disturb(driver):
 
 
 def test_who_says_nothing_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(channel, "_GREETING_SECONDS", 0.2)
-    monkeypatch.setattr(channel, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(control_server, "_GREETING_SECONDS", 0.2)
+    monkeypatch.setattr(control_server, "_GRACE_SECONDS", 0.2)
     made = Driver(timeout=1.0)
     with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=60) as quiet:
         assert b"it received nothing for 1 s" in quiet.recv(1000)
@@ -425,7 +427,7 @@ def test_small_messages_do_not_wait(driver):
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_driver_that_stops_ends_the_stream_of_an_idle_worker_well(tls, caplog, monkeypatch):
     """The worker ends it as well, before the driver's patience does, and neither of them logs an error."""
-    monkeypatch.setattr(channel, "_STOP_SECONDS", 60)
+    monkeypatch.setattr(control_server, "_STOP_SECONDS", 60)
     made = Driver(tls=tls)
     process = start_worker(made.server.address, 60)
     started = time.monotonic()
@@ -439,7 +441,7 @@ def test_a_driver_that_stops_ends_the_stream_of_an_idle_worker_well(tls, caplog,
 
 def test_a_message_that_cannot_be_encoded_ends_the_worker(driver):
     code = (
-        "import time; from headrace.control.channel import *; from headrace.control.messages import *\n"
+        "import time; from headrace.control.worker_link import *; from headrace.control.messages import *\n"
         f"address = ControlAddress('127.0.0.1', {driver.server.address.port}, {driver.server.address.secret!r})\n"
         "client = ControlClient(address, Register(0, 1, 3, 'here', 7), 60, print)\n"
         "client.send(Failed(object(), 'trace'))\n"
@@ -481,7 +483,7 @@ def test_many_workers_may_connect_while_the_driver_is_busy(driver):
     """All of an attempt connect at once; the kernel keeps those that the driver has not accepted yet."""
     busy = threading.Event()
     driver.server._loop.call_soon_threadsafe(busy.wait, 60)
-    known = min(channel._BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text()))
+    known = min(control_server._BACKLOG, int(Path("/proc/sys/net/core/somaxconn").read_text()))
     connections = [
         socket.create_connection(("127.0.0.1", driver.server.address.port), timeout=5) for _ in range(min(300, known))
     ]
@@ -571,7 +573,7 @@ def test_a_driver_may_be_stopped_twice_at_the_same_time():
 
 
 def test_a_quiet_connection_does_not_hold_up_the_stop(monkeypatch):
-    monkeypatch.setattr(channel, "_STOP_SECONDS", 60)
+    monkeypatch.setattr(control_server, "_STOP_SECONDS", 60)
     made = Driver()
     with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=60) as quiet:
         wait_until(lambda: made.server._greeting)
@@ -674,7 +676,7 @@ def test_a_short_timeout_has_more_pings():
     started, pings = time.monotonic(), 0
     while pings < 6:
         pings += isinstance(got.get(timeout=60), Ping)
-    assert time.monotonic() - started < 5 * channel._PING_SECONDS
+    assert time.monotonic() - started < 5 * control_server._PING_SECONDS
     client.close()
     made.server.stop()
 
@@ -690,7 +692,7 @@ def test_older_versions_of_tls_are_refused(tls_driver):
 
 
 def test_a_handshake_that_never_comes_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(channel, "_GREETING_SECONDS", 0.2)
+    monkeypatch.setattr(control_server, "_GREETING_SECONDS", 0.2)
     made = Driver(tls=True, timeout=1.0)
     with socket.create_connection(("127.0.0.1", made.server.address.port), timeout=30) as quiet:
         assert quiet.recv(1) == b""
@@ -757,7 +759,7 @@ def test_connections_leave_nothing_behind(driver):
 
 def test_an_idle_connection_wakes_up_hardly_ever(driver):
     code = (
-        "import pickle, resource, sys, time; from headrace.control.channel import *; from headrace.control.messages import *\n"
+        "import pickle, resource, sys, time; from headrace.control.worker_link import *; from headrace.control.messages import *\n"
         "client = ControlClient(pickle.loads(bytes.fromhex(sys.argv[1])), Register(0, 1, 3, 'here', 7), 60, lambda m: None)\n"
         "time.sleep(1)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw\n"
@@ -862,7 +864,7 @@ def test_a_worker_whose_counters_take_long_ends_when_it_hears_nothing():
 WORKER = """
 import pickle, sys, time
 from headrace.control.messages import Register
-from headrace.control.channel import ControlClient
+from headrace.control.worker_link import ControlClient
 address = pickle.loads(bytes.fromhex(sys.argv[1]))
 ControlClient(address, Register(0, 1, 3, "here", 7), float(sys.argv[2]), lambda m: None)
 print("connected", flush=True)

@@ -13,8 +13,9 @@ from headrace.api.sources import DynamicSource, SourceReader, SplitEnumerator
 from headrace.checkpoint.plan import TaskId
 from headrace.checkpoint.splits import Assignment, SplitAssigner
 from headrace.config import Configuration
-from headrace.control.channel import ControlClient, ControlServer, WorkerKey
+from headrace.control.control_server import ControlServer, WorkerKey
 from headrace.control.messages import AskForSplit, AssignSplits, Register, Running
+from headrace.control.worker_link import ControlClient
 from headrace.driver.cluster import WorkerMessage
 from headrace.driver.job_master import JobMaster
 from headrace.driver.services import DriverIo, JobPort
