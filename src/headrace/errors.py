@@ -18,6 +18,14 @@ A message says what happened, where, and what to do. Messages are under test.
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import re
+import shlex
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
 __all__ = [
     "ConfigError",
     "GraphError",
@@ -84,3 +92,27 @@ class StorageError(HeadraceError, OSError):
 
 class LocalStateError(StorageError):
     """The working files of a state backend cannot be used any more: the task must begin anew from a checkpoint."""
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that adds an extra to this installation.
+
+    It names the checkout or the wheel that Headrace was installed from. Where there is none, it names the packages of the
+    extra. It never names the distribution of Headrace alone, which pip would look for in an index.
+    """
+    try:
+        installed = importlib.metadata.distribution("headrace")
+        origin = json.loads(installed.read_text("direct_url.json") or "{}")
+        needed = [line for line in installed.requires or () if re.search(rf"extra == .{re.escape(extra)}\b", line)]
+    except importlib.metadata.PackageNotFoundError:
+        return f"install the packages of the extra '{extra}' in Headrace's pyproject.toml"
+    url = origin.get("url", "")
+    if "vcs_info" in origin:
+        vcs = origin["vcs_info"]
+        return f"pip install 'headrace[{extra}] @ {vcs['vcs']}+{url}@{vcs['commit_id']}'"
+    path = url2pathname(urlsplit(url).path)
+    if url.startswith("file:") and Path(path).exists():
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f"pip install {editable}'{path}[{extra}]'"
+    packages = [line.partition(";")[0].strip() for line in needed]
+    return " ".join(["pip install", *(shlex.quote(one) for one in packages)])

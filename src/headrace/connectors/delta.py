@@ -16,14 +16,14 @@ from headrace.api.sink import Epoch, EpochCommitter, EpochContext, Sink, SinkWri
 from headrace.connectors.files.sink import check_partitions
 from headrace.connectors.files.targets import PreparedFile
 from headrace.connectors.spark.staged import StagedParquet
-from headrace.errors import InvalidArgument
+from headrace.errors import InvalidArgument, install_hint
 from headrace.records.types import TypeInformation
 
 __all__ = ["DeltaSink"]
 
 
 class DeltaSink(Sink[PreparedFile]):
-    """Appends to a Delta table, which is made if it is not there. Needs `pip install 'headrace[delta]'`.
+    """Appends to a Delta table, which is made if it is not there. Needs the extra `delta`.
 
     `storage_options` are those of the `deltalake` package, for tables on object stores.
 
@@ -73,7 +73,7 @@ class DeltaSink(Sink[PreparedFile]):
         try:
             from deltalake import DeltaTable
         except ImportError as error:
-            raise InvalidArgument(f"{self!r} needs the deltalake package: pip install 'headrace[delta]'") from error
+            raise InvalidArgument(f"{self!r} needs the deltalake package: {install_hint('delta')}") from error
         if not DeltaTable.is_deltatable(self.path, self._options or None):
             return None
         return DeltaTable(self.path, storage_options=self._options or None)

@@ -89,7 +89,5 @@ def test_large_epochs_are_several_files(tmp_path, monkeypatch):
 
 def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "deltalake", None)
-    with pytest.raises(
-        ValueError, match=r"DeltaSink\(.*\) needs the deltalake package: pip install 'headrace\[delta\]'"
-    ):
+    with pytest.raises(ValueError, match=r"DeltaSink\(.*\) needs the deltalake package: pip install .*delta"):
         DeltaSink(str(tmp_path)).check(PAIR)

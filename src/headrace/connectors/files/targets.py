@@ -21,7 +21,7 @@ import msgspec
 
 from headrace.api.durable import durable
 from headrace.api.sink import CommitRequest, Committer
-from headrace.errors import InvalidArgument, StorageError
+from headrace.errors import InvalidArgument, StorageError, install_hint
 from headrace.storage.local import flush_directory
 from headrace.storage.objects import scheme_of
 
@@ -246,7 +246,7 @@ class S3Target(FileTarget):
         try:
             self._fs = fsspec.filesystem("s3")
         except ImportError as error:
-            raise InvalidArgument(f"'{root}' needs s3fs: pip install 'headrace[s3]'") from error
+            raise InvalidArgument(f"'{root}' needs s3fs: {install_hint('s3')}") from error
 
     def open(self, name: str) -> PendingFile:
         path = f"{self.root}/{name}"

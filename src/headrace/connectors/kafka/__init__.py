@@ -1,6 +1,6 @@
 """Kafka: a source that reads partitions from a checkpoint's offsets on, and a sink that writes each record exactly once.
 
-Needs `pip install 'headrace[kafka]'`. What it costs and what brokers must allow is in docs/connectors/kafka.md.
+Needs the extra `kafka` (confluent-kafka). What it costs and what brokers must allow is in docs/connectors/kafka.md.
 """
 
 from __future__ import annotations

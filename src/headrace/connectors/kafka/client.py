@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from headrace.errors import ConfigError, HeadraceError, InvalidArgument
+from headrace.errors import ConfigError, HeadraceError, InvalidArgument, install_hint
 
 __all__ = ["UNKNOWN_TOPIC", "KafkaClient", "RecordProducer", "is_one_of", "load", "reason_of"]
 
@@ -34,7 +34,7 @@ def load() -> Any:
     try:
         import confluent_kafka.admin
     except ImportError as error:
-        raise ConfigError(f"Kafka needs the package confluent-kafka ({error}): pip install 'headrace[kafka]'") from None
+        raise ConfigError(f"Kafka needs the package confluent-kafka ({error}): {install_hint('kafka')}") from None
     return confluent_kafka
 
 
