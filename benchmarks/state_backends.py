@@ -40,7 +40,7 @@ from headrace.state.rocksdb import MemoryBudget, RocksDBBackend
 from headrace.storage.layout import AttemptId
 from headrace.worker.operators.base import OperatorSnapshot
 from headrace.worker.snapshot_writer import SnapshotWriter
-from headrace.worker.subtask import SnapshotInProgress
+from headrace.worker.taken_snapshots import SnapshotInProgress
 
 MAX_PARALLELISM = 128
 BACKENDS: dict[str, type[KeyedStateBackend]] = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}

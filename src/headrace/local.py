@@ -26,7 +26,8 @@ from headrace.worker.chain import close_all
 from headrace.worker.failures import reported
 from headrace.worker.relay import Relay
 from headrace.worker.snapshot_writer import snapshot_inline
-from headrace.worker.subtask import SnapshotInProgress, Subtask
+from headrace.worker.subtask import Subtask
+from headrace.worker.taken_snapshots import SnapshotInProgress
 from headrace.worker.task import SteppedServices, make_task
 
 __all__ = ["LocalRun"]
@@ -148,7 +149,7 @@ class LocalRun:
                 count = task.step(self._slice) if ready else 0
             # The clock does not advance while a source has records, so no buffer timeout would be reached.
             if not count or self._random is None or self._random.random() < 0.5:
-                task.settle()
+                task.flush_when_idle()
             moved = self._deliver(level, task)
             happened = happened or bool(count) or moved or task.status is not before or task.queued_bytes != queued
         if reading and not happened:  # a reader may have reached the end of its split in this round

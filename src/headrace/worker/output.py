@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -63,6 +64,22 @@ class RowBuffers:
         """The rows that are ready, each as the pieces it is made of."""
         rows, self.rows = self.rows, []
         return rows
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPlace:
+    """The place of a task in its level, and the number of tasks in the levels beside it."""
+
+    index: int
+    tasks_before: int
+    tasks_after: int
+
+
+def end_task(buffers: RowBuffers, place: TaskPlace) -> None:
+    """Send the END frame of a task to every task of the next level."""
+    buffers.flush()
+    for target in range(place.tasks_after):
+        buffers.add(target, pack(FrameKind.END, 0, place.index), close=True)
 
 
 class _Builder:

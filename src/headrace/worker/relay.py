@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headrace.job.status import Status
-from headrace.records.frames import FrameKind, pack, read_frames
+from headrace.records.frames import FrameKind, read_frames
 from headrace.worker.inputs import Ends
-from headrace.worker.output import Piece, RowBuffers
+from headrace.worker.output import Piece, RowBuffers, TaskPlace, end_task
 
 
 class Relay:
@@ -13,14 +13,14 @@ class Relay:
 
     watermark = None
 
-    def __init__(self, destination: int, task: tuple[int, int, int], buffer_size: int) -> None:
+    def __init__(self, destination: int, place: TaskPlace, buffer_size: int) -> None:
         self.status = Status.CREATED
         self.records_in = self.records_out = self.bytes_in = self.queued_bytes = self.spilled_bytes = 0
         self.corrupt_records = self.late_records = 0
         self.figures: dict[str, dict[str, float]] = {}
         self._destination = destination
-        self._number, previous, self._next_width = task
-        self._ends = Ends(previous)
+        self._place = place
+        self._ends = Ends(place.tasks_before)
         self._buffers = RowBuffers(buffer_size)
 
     @property
@@ -52,7 +52,7 @@ class Relay:
 
     def _finish_if_ended(self) -> None:
         if self._ends.all and self.status is Status.RUNNING:
-            end_task(self._buffers, self._number, self._next_width)
+            end_task(self._buffers, self._place)
             self.status = Status.FINISHED
 
     def all_input_ended(self) -> bool:
@@ -67,7 +67,7 @@ class Relay:
     def step(self, max_records: int) -> int:
         return 0
 
-    def settle(self) -> None:
+    def flush_when_idle(self) -> None:
         self._buffers.flush()
 
     def take(self) -> list[tuple[int, list[Piece]]]:
@@ -81,10 +81,3 @@ class Relay:
 
     def close(self) -> None:
         """A relay holds nothing."""
-
-
-def end_task(buffers: RowBuffers, number: int, next_width: int) -> None:
-    """Send the END frame of a task to every task of the next level, after everything else."""
-    buffers.flush()
-    for target in range(next_width):
-        buffers.add(target, pack(FrameKind.END, 0, number), close=True)

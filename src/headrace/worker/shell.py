@@ -198,7 +198,7 @@ class Shell:
             self._serve(task)
             more = worked and self._has_more(task)  # else the next turn would only find out that it can wait
             if not more:
-                task.settle()
+                task.flush_when_idle()
             yield from self._yield(task)
             if task.status is Status.FINISHED:
                 self._report_finished()

@@ -40,7 +40,7 @@ from headrace.worker.failures import error_text
 from headrace.worker.local_copies import CopyWriter, LocalCopies
 from headrace.worker.operators.base import OperatorSnapshot
 from headrace.worker.operators.registry import own_state
-from headrace.worker.subtask import SnapshotInProgress
+from headrace.worker.taken_snapshots import SnapshotInProgress
 
 
 class SnapshotWriter:

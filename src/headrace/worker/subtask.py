@@ -10,11 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
-
-import msgspec
 
 from headrace.api.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkAlignment
 from headrace.checkpoint.barriers import instructions as do
@@ -31,53 +28,21 @@ from headrace.records.batch import Batch
 from headrace.records.frames import DRAIN, IDLE, FrameKind
 from headrace.records.types import TypeMismatch
 from headrace.state.backend import SnapshotKind
-from headrace.worker.backlog import CapturedFrame, Waiting
+from headrace.worker.backlog import Waiting
 from headrace.worker.chain import OperatorChain
+from headrace.worker.end_of_input import EndOfInput
 from headrace.worker.failures import short
 from headrace.worker.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
-from headrace.worker.operators.base import Operator, OperatorSnapshot, Receiver, SubtaskServices
+from headrace.worker.operators.base import Operator, Receiver, SubtaskServices
 from headrace.worker.operators.sources import SourceOperator
-from headrace.worker.output import EdgeWriter, Piece, RowBuffers
-from headrace.worker.relay import end_task
+from headrace.worker.output import EdgeWriter, Piece, RowBuffers, TaskPlace, end_task
+from headrace.worker.output_pacing import OutputPacing
 from headrace.worker.restore import SubtaskRestore
+from headrace.worker.taken_snapshots import SnapshotInProgress, TakenSnapshots
 from headrace.worker.watermarks import WatermarkValve
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
-_LONGEST_PAUSE = 45  # ms
 _SAMPLE_LENGTH = 500  # characters of a record that are shown
-
-
-@dataclass(slots=True)
-class SnapshotInProgress:
-    """A snapshot whose synchronous part is done; of an unaligned one, in-flight data is still being captured.
-
-    The rest, serialising and writing, is done outside the subtask, while records go on.
-    """
-
-    barrier: Barrier
-    operators: list[OperatorSnapshot]
-    metrics: do.AlignmentMetrics
-    finished: bool = False  # the subtask had seen its last record
-    finished_on_restore: bool = False  # it was restored as finished: it has no state and never ran
-    started: int = 0  # when the synchronous part began; ms since the epoch
-    sync_ms: int = 0
-    queued: float = 0.0  # when the rest was queued; seconds of the monotonic clock
-    capturing: bool = False
-    captured: list[CapturedFrame] = field(default_factory=list)
-    cancelled: bool = False
-
-    def capture_complete(self, frames: list[CapturedFrame], metrics: do.AlignmentMetrics) -> None:
-        """All in-flight data has been captured."""
-        self.captured, self.capturing = frames, False
-        stored = sum(len(frame.body) for frame in frames)
-        self.metrics = msgspec.structs.replace(metrics, persisted_bytes=stored)
-
-    def cancel(self) -> None:
-        """Release what the snapshot holds."""
-        self.cancelled = True
-        for operator in self.operators:
-            if operator.keyed is not None:
-                operator.keyed.cancel()
 
 
 class Subtask:
@@ -89,23 +54,20 @@ class Subtask:
         info: TaskInfo,
         settings: Settings,
         services: SubtaskServices,
-        place: tuple[int, int, int],
+        place: TaskPlace,
         restore: SubtaskRestore | None = None,
     ) -> None:
-        """`place` = (own number in the level, tasks in the level before, tasks in the level after)."""
         self.status = Status.CREATED
         self.records_in = 0
-        self.data_finished = False  # the last record has been processed, and the operators have been finished
-        self._settings, self._services = settings, services
-        self._number, previous, self._next_width = place
+        self._settings, self._services, self._place = settings, services, place
         index = info.subtask
         channels = [channel for edge in plan.inputs for channel in _channels(edge, index)]
-        self._inputs = Inputs(channels, previous, settings.alignment_memory, settings.tmp_dir)
+        self._inputs = Inputs(channels, place.tasks_before, settings.alignment_memory, settings.tmp_dir)
         restored = self._inputs.restore(restore.frames) if restore else []
         self._restored = False  # by `restore`
-        self._restored_finished = restore is not None and restore.finished
         self._gate = _gate(channels, restored, settings)
-        self._open_channels = self._open_data = len(channels)
+        finished = restore is not None and restore.finished
+        self._end = EndOfInput(len(channels), settings.final_checkpoint, finished)
         self._batch: tuple[Channel, Waiting, Batch] | None = None  # being processed, in slices
         self._at = 0
         self._buffers = RowBuffers(settings.buffer_size)
@@ -120,22 +82,10 @@ class Subtask:
         self._paused = False
         self._valve = WatermarkValve([channel.id for channel in channels], head)
         timeout = plan.vertex.buffer_timeout
-        self._buffer_timeout = settings.buffer_timeout if timeout is None else timeout
-        self._pause = 0 if services.lockstep else _pause(self._buffer_timeout)
-        self._gathered = False  # the source was read, which happens once in a pause: its records need not wait again
-        self._flush_at: int | None = None
-        self._flushed_at = 0
-        self._read_at: int | None = None  # the first poll that gave records since the source last had none
-        self._poll_at: int | None = None  # the source gathers records until then
-        self._snapshots: list[SnapshotInProgress] = []
-        self._capturing: SnapshotInProgress | None = None
-        self._declines: list[do.Decline] = []
+        timeout = settings.buffer_timeout if timeout is None else timeout
+        self._pacing = OutputPacing(timeout, gathers=not services.lockstep)
+        self._snapshots = TakenSnapshots()
         self._held: set[ChannelId] = set()  # channels whose writers have been asked to stop
-        self._final_checkpoint: int | None = None  # the first checkpoint after the last record
-        self._committed = not settings.final_checkpoint
-        self._stopping: int | None = None  # the savepoint that the job stops with: no record is read after it
-        self._finishing: int | None = None  # the operator to finish next, when it holds nothing any more
-        self._drained_by: Barrier | None = None  # the savepoint that waits for that
         self._received: Batch | None = None  # the newest, for `sample`
         self.figures: dict[str, dict[str, float]] = {}  # what operators measure, by their ids
 
@@ -157,8 +107,8 @@ class Subtask:
             self.restore()
         self._chain.start()
         self.status = Status.RUNNING
-        if self._restored_finished:
-            self._committed = True
+        if self._end.restored_as_finished:
+            self._end.skip_data()
             self._send_end_of_data()
 
     def close(self) -> None:
@@ -167,46 +117,49 @@ class Subtask:
         self._chain.close()
 
     def _finish_data(self) -> None:
-        """Everything is due (SPEC R4.5): time comes to its end, then the operators emit what they hold."""
-        self._finishing = 0
+        """Bring time to its end, then let the operators emit what they hold: the last record was processed (SPEC R4.5)."""
+        self._end.begin_finishing()
         if self._chain.living:
             self._chain.operators[0].advance(MAX_WATERMARK)
         self._finish_operators()
 
     def _finish_operators(self) -> None:
-        """Operators emit what they hold, the first of the chain first; one that waits for something outside comes later."""
-        assert self._finishing is not None
-        for operator in self._chain.living[self._finishing :]:
+        """Let operators emit what they hold, in the order of the chain; one that waits for its calls is finished later."""
+        for operator in self._chain.living[self._end.finished_operators :]:
             if operator.busy:
                 return
             operator.finish()
-            self._finishing += 1
-        self._finishing = None
+            self._end.operator_finished()
+        drain = self._end.finish_data()
         self._send_end_of_data()
-        if self._drained_by is not None:
-            barrier, self._drained_by = self._drained_by, None
-            self._execute(self._gate.trigger(barrier, self._services.now()))
+        if drain is not None:
+            self._execute(self._gate.trigger(drain, self._services.now()))
 
     def _send_end_of_data(self, drain: bool = True) -> None:
         for writer in self._writers:
             writer.event(FrameKind.END_OF_DATA, flags=DRAIN if drain else 0)
         self._buffers.flush()
-        self.data_finished = True
         self._end_if_done()
 
     def _end_if_done(self) -> None:
         """End the channels and the task when all input ended and the final checkpoint is complete (SPEC R4.5).
 
-        What the driver has yet to commit must be in every checkpoint until then, so the subtask takes part in them.
+        Until the driver has committed what the sinks prepared, that must be in every checkpoint: the subtask takes part.
         """
-        if self.status is not Status.RUNNING or not self.data_finished or self._open_channels or not self._committed:
+        if not self._end.may_finish or self.status is not Status.RUNNING:
             return
         if any(operator.awaits_commit for operator in self._chain.living):
             return
+        self._end.finish()
         for writer in self._writers:
             writer.event(FrameKind.END_OF_PARTITION)
-        end_task(self._buffers, self._number, self._next_width)
+        end_task(self._buffers, self._place)
         self.status = Status.FINISHED
+
+    @property
+    def data_finished(self) -> bool:
+        """True if no record follows: the end of the data was sent."""
+        return self._end.data_finished
 
     @property
     def is_source(self) -> bool:
@@ -216,7 +169,7 @@ class Subtask:
     @property
     def backlog(self) -> bool:
         """Whether its source processes a backlog."""
-        return self._source is not None and not self.data_finished and self._source.reader.backlog
+        return self._source is not None and not self._end.data_finished and self._source.reader.backlog
 
     @property
     def corrupt_records(self) -> int:
@@ -239,7 +192,7 @@ class Subtask:
     def aligned_watermark(self) -> int | None:
         """What is aligned; None while nothing is to be waited for."""
         assert self._source is not None
-        return None if self.data_finished or self._source.idle else self._source.watermark
+        return None if self._end.data_finished or self._source.idle else self._source.watermark
 
     def pause(self, paused: bool) -> None:
         """Records must not be read for now, or may be again."""
@@ -267,11 +220,11 @@ class Subtask:
     @property
     def wants_split(self) -> bool:
         """Whether its source requests a split."""
-        running = self.status is Status.RUNNING and not self.data_finished
+        running = self.status is Status.RUNNING and not self._end.data_finished
         return running and self._source is not None and self._source.wants_split
 
     def add_splits(self, splits: list[Any], no_more: bool) -> None:
-        if self._source is not None and not self.data_finished:
+        if self._source is not None and not self._end.data_finished:
             self._source.add_splits(splits, no_more)
 
     @property
@@ -329,15 +282,12 @@ class Subtask:
         return self.has_events() or self._reads()
 
     def _reads(self) -> bool:
-        """Whether its source may be polled now."""
-        if not self._may_read():
-            return False
-        # A clock that was set back must not make the source wait.
-        return self._poll_at is None or not 0 < self._poll_at - self._services.now() <= self._pause
+        """Return True if its source may be polled now."""
+        return self._may_read() and (self._pacing.poll_at is None or self._pacing.may_poll(self._services.now()))
 
     def _may_read(self) -> bool:
-        may_read = self._source is not None and self.status is Status.RUNNING
-        return may_read and not self.data_finished and self._stopping is None and not self._waits()
+        may_read = self._source is not None and self._end.reads and self.status is Status.RUNNING
+        return may_read and not self._chain.full
 
     def has_events(self) -> bool:
         """Whether queued frames can be processed."""
@@ -346,8 +296,8 @@ class Subtask:
         return self._batch is not None or bool(self._inputs)
 
     def _waits(self) -> bool:
-        """Whether an operator has to emit something first."""
-        return self._timers_fire() and (self._finishing is not None or self._chain.full)
+        """Return True if an operator has to emit something first."""
+        return self._end.finishing or (self._end.emits and self._chain.full)
 
     def step(self, max_records: int) -> int:
         """Process at most `max_records` records, or one event; returns the number of records."""
@@ -385,15 +335,9 @@ class Subtask:
     def _poll(self, max_records: int) -> int:
         assert self._source is not None
         now = self._services.now()
-        count = self._source.poll(max_records, join=self._pause > 0)
+        count = self._source.poll(max_records, join=self._pacing.joins_polls)
         self.records_in += count
-        self._poll_at = None
-        if count:
-            self._gathered = True
-            self._read_at = now if self._read_at is None else self._read_at
-        if self._source.drained and self._read_at is not None and self._pause:
-            # At the same times in all subtasks: the second row that a reader gets at once finds its code in the CPU's caches.
-            self._poll_at, self._read_at = (self._read_at // self._pause + 1) * self._pause, None
+        self._pacing.polled(now, count, self._source.drained)
         if self._source.finished:
             self._finish_data()
         return count
@@ -407,23 +351,23 @@ class Subtask:
         elif frame.kind == FrameKind.WATERMARK:
             self._watermark(channel.id, frame)
         elif frame.kind == FrameKind.END_OF_DATA:
-            self._open_data -= 1
-            if self.data_finished or not frame.flags & DRAIN:
+            self._end.data_ended()
+            if self._end.data_finished or not frame.flags & DRAIN:
                 return
-            if self._open_data == 0:
+            if self._end.all_data_ended:
                 self._finish_data()
             else:
                 self._valve.on_end(channel.id)
         elif frame.kind == FrameKind.END_OF_PARTITION:
             self._execute(self._gate.on_end_of_partition(channel.id, now))
             if not channel.restored:
-                self._open_channels -= 1
+                self._end.channel_ended()
                 self._end_if_done()
         else:
             raise IllegalState(f"an unknown event {frame.kind} on channel {channel.edge}/{channel.writer}")
 
     def _watermark(self, channel: ChannelId, frame: Waiting) -> None:
-        if not self._timers_fire():
+        if not self._end.emits:
             return
         if len(frame.body):
             self._valve.on_watermark(channel, int.from_bytes(frame.body, "little", signed=True))
@@ -438,13 +382,12 @@ class Subtask:
         if self._source is not None:
             self._source.check()
         if self.status is Status.RUNNING:
-            if barrier.options.drain and not self.data_finished:
-                if self._finishing is None:
-                    self._finish_data()  # what the operators emit at the end goes before the barrier (SPEC R8.3)
-                if self._finishing is not None:
-                    self._drained_by = barrier
-                    return
-            self._execute(self._gate.trigger(barrier, self._services.now()))
+            if barrier.options.drain and not self._end.data_finished:
+                self._end.drain(barrier)  # what the operators emit at the end goes before the barrier (SPEC R8.3)
+                if not self._end.finishing:
+                    self._finish_data()
+            else:
+                self._execute(self._gate.trigger(barrier, self._services.now()))
         elif self.status is Status.CREATED:
             self._execute(self._gate.not_ready(barrier.id))
 
@@ -457,13 +400,10 @@ class Subtask:
         """A checkpoint is complete; `commits` has its number in the job log."""
         for operator in self._chain.living:
             operator.notify_complete(checkpoint_id, commits)
-        if self._stopping == checkpoint_id:
-            self._committed = True
-            if not self.data_finished:
-                self._send_end_of_data(drain=False)  # operators do not finish: the job will be resumed
-        elif self._final_checkpoint is not None and checkpoint_id >= self._final_checkpoint:
-            self._committed = True
-        self._end_if_done()
+        if self._end.completed(checkpoint_id):
+            self._send_end_of_data(drain=False)  # operators do not finish: the job will be resumed
+        else:
+            self._end_if_done()
 
     def epoch_committed(self, operator_id: str, checkpoint_id: int) -> None:
         """The driver has committed what an operator prepared, up to a checkpoint."""
@@ -473,20 +413,17 @@ class Subtask:
         self._end_if_done()
 
     def notify_aborted(self, checkpoint_id: int) -> None:
-        if self._drained_by is not None and self._drained_by.id == checkpoint_id:
-            self._drained_by = None
-        if self._stopping == checkpoint_id:  # the job continues
-            self._stopping = None
-            self._committed = not self._settings.final_checkpoint
-        self._drop(checkpoint_id)
+        self._end.aborted(checkpoint_id)
+        self._inputs.end_capture(checkpoint_id)
+        self._snapshots.drop(checkpoint_id)
         self._execute(self._gate.on_aborted(checkpoint_id))
         for operator in self._chain.living:
             operator.notify_aborted(checkpoint_id)
+        self._end_if_done()
 
     def take_snapshots(self) -> list[SnapshotInProgress]:
-        """Snapshots whose synchronous part is done."""
-        taken, self._snapshots = self._snapshots, []
-        return taken
+        """Return the snapshots whose synchronous part is done, each once."""
+        return self._snapshots.take()
 
     def take_holds(self) -> list[HoldWriter]:
         """Writers to stop, because the rows after their barrier fill the disk, and writers that may continue."""
@@ -499,8 +436,8 @@ class Subtask:
         return [HoldWriter(edge, writer, hold) for (edge, writer), hold in changes]
 
     def take_declines(self) -> list[do.Decline]:
-        taken, self._declines = self._declines, []
-        return taken
+        """Return the checkpoints that the subtask has declined, each once."""
+        return self._snapshots.take_declines()
 
     def _execute(self, instructions: Iterable[do.Instruction]) -> None:
         for instruction in instructions:
@@ -519,13 +456,11 @@ class Subtask:
                 case do.StopCapture(checkpoint_id, channels):
                     self._inputs.stop_capture(checkpoint_id, channels)  # type: ignore[arg-type]
                 case do.CaptureComplete(checkpoint_id, metrics):
-                    assert self._capturing is not None
-                    assert self._capturing.barrier.id == checkpoint_id
-                    self._capturing.capture_complete(self._inputs.end_capture(checkpoint_id), metrics)
-                    self._capturing = None
+                    captured = self._inputs.end_capture(checkpoint_id)
+                    self._snapshots.capture_complete(checkpoint_id, captured, metrics)
                 case do.Decline(checkpoint_id):
-                    self._drop(checkpoint_id)
-                    self._declines.append(instruction)
+                    self._inputs.end_capture(checkpoint_id)
+                    self._snapshots.decline(instruction)
                 case do.SendCancelMarker(checkpoint_id):
                     for writer in self._writers:
                         writer.event(FrameKind.CANCEL_MARKER, checkpoint_id.to_bytes(8, "little"), close=True)
@@ -535,30 +470,24 @@ class Subtask:
         kind = _kind(barrier)
         started = self._services.now()
         operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
-        if barrier.options.type is SnapshotType.SYNC_SAVEPOINT:
-            self._stopping, self._committed = barrier.id, False
-        elif self.data_finished and self._final_checkpoint is None and not barrier.options.type.is_savepoint:
-            self._final_checkpoint = barrier.id
-        progress = SnapshotInProgress(
-            barrier, operators, instruction.metrics, self.data_finished, self._restored_finished
+        self._end.snapshot_taken(barrier, stops=barrier.options.type is SnapshotType.SYNC_SAVEPOINT)
+        self._snapshots.add(
+            SnapshotInProgress(
+                barrier,
+                operators,
+                instruction.metrics,
+                finished=self._end.data_finished,
+                finished_on_restore=self._end.restored_as_finished,
+                started=started,
+                sync_ms=self._services.now() - started,
+                capturing=instruction.unaligned,
+            )
         )
-        progress.started, progress.sync_ms = started, self._services.now() - started
-        progress.capturing = instruction.unaligned
-        if instruction.unaligned:
-            self._capturing = progress
-        self._snapshots.append(progress)
 
     def _send_barrier(self, barrier: Barrier) -> None:
         for writer in self._writers:
             writer.event(FrameKind.BARRIER, barrier.encode(), close=True)
-        self._flush_at = None
-
-    def _drop(self, checkpoint_id: int) -> None:
-        """Release what is held for an aborted checkpoint."""
-        self._inputs.end_capture(checkpoint_id)
-        if self._capturing is not None and self._capturing.barrier.id == checkpoint_id:
-            self._capturing.cancel()
-            self._capturing = None
+        self._pacing.barrier_sent()
 
     # --- output -----------------------------------------------------------------------------------------------------
 
@@ -579,31 +508,17 @@ class Subtask:
         for writer in self._writers:
             writer.flush()
         self._buffers.flush()
-        self._flush_at, self._flushed_at, self._gathered = None, self._services.now(), False
+        self._pacing.flushed(self._services.now())
 
-    def settle(self) -> None:
-        """There is nothing to do now: send the records that wait, at once if none has left for a while.
-
-        A row costs a millisecond of CPU on its way, with one record or with a thousand: a stream of single records is
-        gathered.
-        """
+    def flush_when_idle(self) -> None:
+        """Send the records that wait, because there is nothing to do; at once if none has left for a while."""
         waits = any(writer.dirty for writer in self._writers) or self._buffers.has_open
-        if waits and self._buffer_timeout >= 0:
-            due = self._flushed_at + self._pause
-            if self._gathered or not self._flushed_at <= self._services.now() < due:  # later, or the clock was set back
-                self.flush()
-            else:
-                self._flush_at = due if self._flush_at is None else min(due, self._flush_at)
+        if waits and self._pacing.flushes_when_idle(self._services.now()):
+            self.flush()
 
     def _flush_if_due(self) -> None:
-        if self._buffer_timeout == 0:
+        if self._writers and self._pacing.flushes_after_step(self._services.now()):
             self.flush()
-        elif self._buffer_timeout > 0 and self._writers:
-            now = self._services.now()
-            if self._flush_at is None:
-                self._flush_at = now + self._buffer_timeout
-            elif now >= self._flush_at:
-                self.flush()
 
     def upkeep(self) -> None:
         """Background work such as dropping expired state; called about once a second."""
@@ -632,44 +547,33 @@ class Subtask:
         """The next time (ms) at which `on_time` has work."""
         if self.status is not Status.RUNNING:
             return None
-        operators = self._chain.living if self._timers_fire() else ()
-        if operators and self._finishing is not None and not operators[self._finishing].busy:
+        operators = self._chain.living if self._end.emits else ()
+        if self._end.finishing and not operators[self._end.finished_operators].busy:
             return self._services.now()
         times = [time for operator in operators if (time := operator.next_deadline()) is not None]
-        if self._flush_at is not None:
-            times.append(self._flush_at)
+        if self._pacing.flush_at is not None:
+            times.append(self._pacing.flush_at)
         if self._source is not None and self._may_read():
-            ready = self._source.ready_at()
-            if self._poll_at is not None:
-                times.append(max(self._poll_at, ready or 0))
-            elif ready is not None:
-                times.append(ready)
+            poll_at = self._pacing.next_poll(self._source.ready_at())
+            if poll_at is not None:
+                times.append(poll_at)
         if (align := self._gate.next_deadline()) is not None:
             times.append(align)
         return min(times, default=None)
-
-    def _timers_fire(self) -> bool:
-        """Not after the last record, nor after the savepoint that the job stops with: what they emit would be lost."""
-        return self._stopping is None and not self.data_finished
 
     def on_time(self, now: int) -> None:
         """Fire timers, flush buffers that are due, end alignments that took too long."""
         if self.status is not Status.RUNNING:
             return
-        if self._timers_fire() and self._chain.on_time(now):
+        if self._end.emits and self._chain.on_time(now):
             self._flush_if_due()
-        if self._finishing is not None and self._timers_fire():
+        if self._end.finishing:
             self._finish_operators()
-        if self._flush_at is not None and now >= self._flush_at:
+        if self._pacing.is_flush_due(now):
             self.flush()
         align = self._gate.next_deadline()
         if align is not None and align <= now:
             self._execute(self._gate.on_time(now))
-
-
-def _pause(buffer_timeout: int) -> int:
-    """The time (ms) for which records are gathered: well below the buffer timeout, so that latency is too."""
-    return _LONGEST_PAUSE if buffer_timeout < 0 else min(_LONGEST_PAUSE, buffer_timeout * 9 // 20)
 
 
 def _kind(barrier: Barrier) -> SnapshotKind:

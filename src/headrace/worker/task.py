@@ -17,6 +17,7 @@ from headrace.storage.layout import subtask_owner
 from headrace.storage.objects import ObjectStore
 from headrace.worker.local_copies import LocalCopies
 from headrace.worker.operators.base import SubtaskServices
+from headrace.worker.output import TaskPlace
 from headrace.worker.relay import Relay
 from headrace.worker.restore import RestoreProgress, read_restore
 from headrace.worker.snapshot_writer import SnapshotWriter
@@ -47,7 +48,7 @@ def make_task(
     progress: RestoreProgress | None = None,
 ) -> Subtask | Relay:
     """Make a task, not yet opened; operator state and in-flight data are read from `store` here."""
-    place = (task.index, task.previous_width, task.next_width)
+    place = TaskPlace(task.index, task.previous_width, task.next_width)
     if task.vertex is None:
         return Relay(task.relay_to, place, task.settings.buffer_size)
     # Every subtask has its own copy of the user's objects.

@@ -26,7 +26,7 @@ from headrace.worker.local_copies import LocalCopies
 from headrace.worker.operators.base import OperatorSnapshot
 from headrace.worker.restore import RestoreProgress, read_restore
 from headrace.worker.snapshot_writer import SnapshotWriter
-from headrace.worker.subtask import SnapshotInProgress
+from headrace.worker.taken_snapshots import SnapshotInProgress
 from rig import plan_of, vertex_plan
 
 KEYS = 2000

@@ -11,7 +11,7 @@ from headrace.control.messages import DeclineCheckpoint
 from headrace.errors import LocalStateError, StorageError
 from headrace.storage.layout import AttemptId
 from headrace.worker.snapshot_writer import SnapshotWriter
-from headrace.worker.subtask import SnapshotInProgress
+from headrace.worker.taken_snapshots import SnapshotInProgress
 
 
 class AtOnce:

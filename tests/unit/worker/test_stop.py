@@ -225,3 +225,20 @@ def test_if_the_savepoint_fails_calls_go_on(calling):
     task.flush()
     assert task.records_out == 5
     assert task.has_work()
+
+
+def test_a_drained_source_of_a_job_without_periodic_checkpoints_ends_after_the_savepoint(source):
+    """It waits for no final checkpoint, and still nothing may come behind the end of its channels."""
+    source.trigger(sync(5, drain=True))
+    assert FrameKind.END_OF_PARTITION not in kinds(source)
+    assert source.status is Status.RUNNING
+    source.notify_complete(5)
+    assert FrameKind.END_OF_PARTITION in kinds(source)
+    assert source.status is Status.FINISHED
+
+
+def test_a_drained_source_whose_savepoint_fails_ends_without_it(source):
+    source.trigger(sync(5, drain=True))
+    source.notify_aborted(5)
+    assert kinds(source)[-2:] == [FrameKind.END_OF_PARTITION, FrameKind.END]
+    assert source.status is Status.FINISHED

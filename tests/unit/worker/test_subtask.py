@@ -321,7 +321,7 @@ def test_no_buffer_timeout_waits_until_the_buffer_is_full():
     work_off(task)
     services.time = 10**9
     task.on_time(services.time)
-    task.settle()
+    task.flush_when_idle()
     assert task.take() == []
     assert task.next_deadline() is None
 
@@ -335,7 +335,7 @@ def test_a_record_after_a_pause_leaves_at_once_and_those_behind_it_are_gathered(
         services.time = time
         task.receive(data(value))
         work_off(task)
-        task.settle()
+        task.flush_when_idle()
 
     arrives(1, 1000)
     assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2])]
@@ -358,7 +358,7 @@ def test_records_are_gathered_for_at_most_45_ms():
     for value in (1, 2):
         task.receive(data(value))
         work_off(task)
-        task.settle()
+        task.flush_when_idle()
     assert frames_to(taken(task), 0) == [(FrameKind.PICKLE, [2])]
     assert task.next_deadline() == 1045
 
@@ -433,7 +433,7 @@ def test_what_a_source_has_gathered_leaves_at_once():
         services.time = now
         Trickle.given[:] = [now]
         assert task.step(10) == 1
-        task.settle()
+        task.flush_when_idle()
         rows = taken(task)
         found.append(len(frames_to(rows, 0)) + len(frames_to(rows, 1)))
     assert found == [1, 1, 1]
@@ -467,7 +467,7 @@ def test_a_clock_that_is_set_back_stops_neither_the_source_nor_its_records():
     task = trickling(services)
     Trickle.given[:] = [1]
     assert task.step(10) == 1
-    task.settle()
+    task.flush_when_idle()
     taken(task)
     services.time -= 3_600_000
     Trickle.given[:] = [2]
@@ -478,7 +478,7 @@ def test_a_clock_that_is_set_back_stops_neither_the_source_nor_its_records():
         services.time = hour * 3_600_000
         middle_task.receive(data(hour))
         work_off(middle_task)
-        middle_task.settle()
+        middle_task.flush_when_idle()
         assert frames_to(taken(middle_task), 0) == [(FrameKind.PICKLE, [2 * hour])]
 
 
@@ -494,7 +494,7 @@ def test_a_source_with_a_rate_is_read_once_in_a_pause_as_well():
     rows = []
     while services.time < 2000:
         if not (task.has_work() and task.step(1000)):
-            task.settle()
+            task.flush_when_idle()
             services.time = max(services.time + 1, task.next_deadline() or 0)
         rows += taken(task)
     assert 190 <= task.records_in <= 210
@@ -650,11 +650,11 @@ def test_what_comes_after_the_gathered_records_waits_again():
     task = trickling(services)
     Trickle.given[:] = [1]
     task.step(10)
-    task.settle()
+    task.flush_when_idle()
     taken(task)
     services.time = 1001
     task._source.emit(Batch.of_rows([5], Types.PICKLED_BYTE_ARRAY()))  # as a timer would
-    task.settle()
+    task.flush_when_idle()
     assert task.take() == []
 
 

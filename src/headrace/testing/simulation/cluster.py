@@ -43,7 +43,8 @@ from headrace.testing.simulation.world import Violation
 from headrace.worker.failures import describe
 from headrace.worker.mailbox import Mailbox
 from headrace.worker.relay import Relay
-from headrace.worker.subtask import SnapshotInProgress, Subtask
+from headrace.worker.subtask import Subtask
+from headrace.worker.taken_snapshots import SnapshotInProgress
 from headrace.worker.task import SteppedServices, make_snapshot_writer, make_task
 
 Print = Callable[[tuple[int, int], Output], None]
@@ -217,7 +218,7 @@ class Attempt:
         """Let a task process up to this number of records, or one event."""
         worker.task.step(records)
         if not worker.task.has_events():
-            worker.task.settle()
+            worker.task.flush_when_idle()
         worker.serve()
         self.send_rows(worker)
 

@@ -191,7 +191,7 @@ def _drain(attempt: Attempt, clock: _Clock) -> None:
             while worker.task.has_events():
                 worker.task.step(1 << 20)
                 moved = True
-            worker.task.settle()
+            worker.task.flush_when_idle()
             attempt.send_rows(worker)
 
 
