@@ -301,7 +301,7 @@ class _ThreadCluster:
     def open(self):
         """There is no connection to open."""
 
-    def wait_for_slots(self, plan, given_up):
+    def wait_for_slots(self, plan, given_up, timeout=None):
         """There are always enough."""
 
     def submit(self, submission):
@@ -388,13 +388,13 @@ class _JobHere(job_module.SparkJob):
         return self.cluster
 
     def _run(self) -> None:
-        while not self.ended and not self.cluster.driver_is_dead.is_set():
+        while not self.master.ended and not self.cluster.driver_is_dead.is_set():
             try:
                 event = self._events.get(timeout=0.02)
             except queue.Empty:
-                self.on_idle()
+                self.master.on_idle()
             else:
-                self.handle(event)
+                self.master.handle(event)
 
 
 def _one_round(tasks: simulated.Attempt, tell: Callable[[simulated.Worker, Any], None], now: int) -> bool:
@@ -496,7 +496,7 @@ class Job:
         def idle() -> bool:
             """Asked in the job's thread, between two of its steps."""
             answer: Future[bool] = Future()
-            self._job._post(Call(lambda: answer.set_result(self._job.service._io_under_way == 0)))
+            self._job._events.put(Call(lambda: answer.set_result(self._job.service._io_under_way == 0)))
             return answer.result(WAIT)
 
         return eventually(idle)

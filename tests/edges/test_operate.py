@@ -338,7 +338,7 @@ def test_no_answer_is_an_error_of_the_server_from_before_the_start_to_after_the_
     wait_until(lambda: client.job.restarts == 1 and client.job.machine.all_running)
     for parallelism in (3, 1):
         client.trigger_checkpoint()
-        client.job.change_plan(client.job._replan(parallelism)).result(30)
+        client.job.master.change_plan(client.job._replan(parallelism)).result(30)
     client.cancel()
     wait_until(lambda: client.get_job_status().is_terminal)
     over.set()

@@ -48,7 +48,7 @@ class AnsweringCluster:
     def open(self) -> None:
         """There is no connection to open."""
 
-    def wait_for_slots(self, plan: Any, given_up: Callable[[], bool]) -> None:
+    def wait_for_slots(self, plan: Any, given_up: Callable[[], bool], timeout: float | None = None) -> None:
         """There are always enough."""
 
     def submit(self, submission: Submission) -> None:

@@ -54,8 +54,11 @@ class Cluster(Protocol):
     def open(self) -> None:
         """Listen for workers. Called once, before anything else, in a thread that may wait."""
 
-    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool]) -> None:
-        """Until the plan can run, or `given_up`; NotEnoughSlots after a time. Called in a thread that may wait."""
+    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool], timeout: float | None = None) -> None:
+        """Wait until the plan can run, or `given_up`. Called in a thread that may wait.
+
+        NotEnoughSlots after `timeout` seconds; None: after the time that the configuration allows.
+        """
 
     def submit(self, submission: Submission) -> None:
         """Run the tasks of a new attempt."""
@@ -76,7 +79,7 @@ class Cluster(Protocol):
         """End the process of a worker that does not react, if it is on this machine."""
 
     def cause(self, attempt: int, failures: Sequence[Failed], error: BaseException | None, stopped: bool) -> CauseFound:
-        """Why an attempt ended."""
+        """Find the cause of an attempt's end."""
 
     def close(self) -> None:
         """Release connections and threads."""

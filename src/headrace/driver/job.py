@@ -16,10 +16,12 @@ from headrace.checkpoint.assignment import SavedOperator
 from headrace.checkpoint.stats import StatsTracker
 from headrace.checkpoint.types import SavepointFormat
 from headrace.config import Configuration
-from headrace.control.messages import Metrics, Register
+from headrace.control.messages import Metrics, Probe, Register
+from headrace.driver.checkpoints import CheckpointService
 from headrace.driver.cluster import Cluster
 from headrace.driver.job_master import JobMaster, MasterEvent, OnOutput
 from headrace.driver.metrics import SubtaskMeasures
+from headrace.driver.probes import Question
 from headrace.driver.replan import with_key_groups
 from headrace.driver.services import DriverIo, driver_time, ends_soon
 from headrace.driver.spark_cluster import SparkCluster
@@ -27,14 +29,14 @@ from headrace.errors import HeadraceError, IllegalState, JobCancelled
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, OperatorId, VertexId
 from headrace.job.events import CancelRequested, StartRequested
-from headrace.job.machine import Timing
+from headrace.job.machine import JobMachine, Timing
 from headrace.job.restart import RestartStrategy
 from headrace.job.status import JobStatus
 
 _LONGEST_WAIT = 3600.0  # seconds; a queue refuses to wait for centuries
 
 
-class SparkJob(JobMaster):
+class SparkJob:
     """One job, from `execute` to its end, over any number of attempts."""
 
     def __init__(
@@ -58,18 +60,21 @@ class SparkJob(JobMaster):
         self._replan = replan
         self._events: queue.SimpleQueue[MasterEvent] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        super().__init__(
+        self._io = self._make_io()
+        self.master = JobMaster(
             plan,
             job_id,
             configuration,
             restart,
             self._make_cluster(spark, configuration),
             self._events.put,
-            io=self._make_io(),
+            io=self._io,
             timing=Timing(silence=configuration.get(config.CONTROL_TIMEOUT)),
             on_output=on_output,
+            on_change=self._on_change,
             spark=spark,
         )
+        """What the job's thread runs; `handle` and `on_idle` are called by that thread only."""
         self._thread = threading.Thread(target=self._run, name=f"headrace-job-{job_id[:8]}", daemon=True)
 
     def _make_io(self) -> DriverIo:
@@ -86,21 +91,21 @@ class SparkJob(JobMaster):
         self._thread.start()
 
     def _run(self) -> None:
-        while not self.ended:
-            alarm = self.next_alarm()
+        while not self.master.ended:
+            alarm = self.master.next_alarm()
             wait = None if alarm is None else min(max(0, alarm - self._io.now()) / 1000, _LONGEST_WAIT)
             try:
                 event = self._events.get(timeout=wait)
             except queue.Empty:
-                self.on_idle()
+                self.master.on_idle()
             else:
-                self.handle(event)
+                self.master.handle(event)
 
     def _on_change(self) -> None:
         """A terminal status is shown when nothing of the job is left in this process."""
         with self._changed:
             status = self.machine.status
-            if not status.is_terminal or self.closed:
+            if not status.is_terminal or self.master.closed:
                 if status.is_terminal:
                     ends_soon(self._thread)
                 self.status = status
@@ -108,6 +113,40 @@ class SparkJob(JobMaster):
             self._changed.notify_all()
 
     # --- what others see --------------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan of the attempt that runs; a rescale replaces it."""
+        return self.master.plan
+
+    @property
+    def job_id(self) -> JobId:
+        """The id of the job; a resumed job takes the id of the job that it continues."""
+        return self.master.job_id
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.master.configuration
+
+    @property
+    def machine(self) -> JobMachine:
+        """The decisions of the job: its phase, its attempts and their story."""
+        return self.master.machine
+
+    @property
+    def service(self) -> CheckpointService | None:
+        """The checkpoints of the job; None before the job has started."""
+        return self.master.service
+
+    @property
+    def failure_log(self) -> list[str]:
+        """The causes of failed attempts, the oldest first."""
+        return self.master.failure_log
+
+    @property
+    def when_finished(self) -> list[Callable[[], None]]:
+        """Functions to be called when all data is processed: nothing continues the job."""
+        return self.master.when_finished
 
     @property
     def error(self) -> HeadraceError | None:
@@ -119,7 +158,7 @@ class SparkJob(JobMaster):
 
     def spark_stage(self, vertex: VertexId) -> str | None:
         """The address of a vertex's stage in Spark's own pages, if they are served; its workers know the stage."""
-        worker = self._workers.get((self.plan.layout.level_of[vertex], 0))
+        worker = self.master.workers.get((self.plan.layout.level_of[vertex], 0))
         if self.spark_ui is None or worker is None or worker.stage < 0:
             return None
         return f"{self.spark_ui}/stages/stage/?id={worker.stage}&attempt=0"
@@ -135,11 +174,11 @@ class SparkJob(JobMaster):
 
     def workers(self) -> dict[tuple[int, int], Register]:
         """The workers of the attempt that runs, by level and number."""
-        return dict(self._workers)
+        return dict(self.master.workers)
 
     def metrics(self) -> dict[tuple[int, int], Metrics]:
         """The newest counters of every subtask."""
-        return self.history.newest()
+        return self.master.history.newest()
 
     def metrics_by_vertex(self) -> dict[VertexId, list[Metrics]]:
         """The newest counters of the subtasks of each vertex, in their order; relays belong to none."""
@@ -149,7 +188,7 @@ class SparkJob(JobMaster):
         """The newest counters and the rates of the subtasks of each vertex, by their number."""
         plan = self.plan
         found: dict[VertexId, dict[int, SubtaskMeasures]] = {}
-        for (level, index), measures in sorted(self.history.measures().items()):
+        for (level, index), measures in sorted(self.master.history.measures().items()):
             if level < len(plan.layout.levels) and index < len(plan.layout.levels[level]):  # a rescale changes the plan
                 slot = plan.layout.levels[level][index]
                 if not slot.relay:
@@ -157,13 +196,13 @@ class SparkJob(JobMaster):
         return found
 
     def wait(self, timeout: float | None = None) -> JobStatus:
-        """Until the job has ended, or the time is over."""
+        """Wait until the job has ended, or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self.status.is_terminal, timeout)
         return self.status
 
     def wait_running(self, timeout: float | None = None) -> bool:
-        """Until all subtasks run (or the job has ended); whether they do."""
+        """Wait until all subtasks run (or the job has ended); return True if they run."""
         with self._changed:
             self._changed.wait_for(lambda: self.machine.all_running or self.status.is_terminal, timeout)
             return self.machine.all_running
@@ -177,19 +216,23 @@ class SparkJob(JobMaster):
 
     # --- requests, from any thread ----------------------------------------------------------------------------------
 
+    def probe(self, vertex: VertexId, make: Callable[[int], Probe], subtask: int | None = None) -> Question:
+        """Ask the subtasks of a vertex, or one of them, for a sample: `make` gets the number of the question."""
+        return self.master.probe(vertex, make, subtask)
+
     def cancel(self) -> None:
         """Stop the job; returns at once."""
         self._events.put(CancelRequested())
 
     def trigger_checkpoint(self, full: bool = False, timeout: float = 600.0) -> ev.RequestDone:
         """Take a checkpoint now and wait for it; its error if it failed."""
-        return self.request(lambda request: ev.CheckpointRequested(request, full)).result(timeout)
+        return self.master.request(lambda request: ev.CheckpointRequested(request, full)).result(timeout)
 
     def trigger_savepoint(
         self, target: str | None = None, format: SavepointFormat = SavepointFormat.CANONICAL, timeout: float = 600.0
     ) -> ev.RequestDone:
         """Take a savepoint now and wait for it; its error if it failed."""
-        return self.request(lambda request: ev.SavepointRequested(request, target, format)).result(timeout)
+        return self.master.request(lambda request: ev.SavepointRequested(request, target, format)).result(timeout)
 
     def stop_with_savepoint(
         self,
@@ -199,14 +242,14 @@ class SparkJob(JobMaster):
         timeout: float = 600.0,
     ) -> ev.RequestDone:
         """Take a savepoint and stop; answered when all tasks have finished. Its error if the job continues."""
-        return self.request(lambda request: ev.StopRequested(request, target, format, drain)).result(timeout)
+        return self.master.request(lambda request: ev.StopRequested(request, target, format, drain)).result(timeout)
 
     def rescale(self, parallelism: int, timeout: float = 600.0) -> None:
         """Continue with another parallelism, from a checkpoint that is taken now.
 
         (1) Everything that can be refused is refused while the job runs, (2) a checkpoint, (3) a new attempt.
         """
-        if self._replan is None or self.service is None or not isinstance(self._cluster, SparkCluster):
+        if self._replan is None or self.service is None:
             raise IllegalState(f"job '{self.plan.name}' cannot be rescaled: it has not started yet")
         groups = {
             op.id: SavedOperator(op.name, v.max_parallelism, keyed=True)
@@ -214,7 +257,7 @@ class SparkJob(JobMaster):
             for op in v.operators
         }
         plan = with_key_groups(self._replan(parallelism), groups)  # (1)
-        self._cluster.wait_for_slots(plan, lambda: False, timeout=0)
+        self.master.require_slots(plan)
         deadline = time.monotonic() + timeout
         self.trigger_checkpoint(timeout=timeout)  # (2)
-        self.change_plan(plan).result(max(0.0, deadline - time.monotonic()))  # (3)
+        self.master.change_plan(plan).result(max(0.0, deadline - time.monotonic()))  # (3)

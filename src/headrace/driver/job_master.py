@@ -11,7 +11,7 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -80,8 +80,10 @@ class JobMaster:
         io: DriverIo,
         timing: Timing | None = None,
         on_output: OnOutput | None = None,
+        on_change: Callable[[], None] = lambda: None,
         spark: Any = None,
     ) -> None:
+        """`on_change` is called when the status or the set of running subtasks has changed."""
         self.plan, self.job_id, self.configuration = plan, job_id, configuration
         self.machine = JobMachine(plan.name, plan.layout.slots, restart, timing)
         self.service: CheckpointService | None = None
@@ -93,7 +95,7 @@ class JobMaster:
         self.closed = False
         self.stopped = False  # with a savepoint, from which the job may be continued
         self._cluster, self._post, self._io, self._spark = cluster, post, io, spark
-        self._on_output = on_output
+        self._on_output, self._on_change = on_output, on_change
         self._failures: list[msg.Failed] = []
         self._cluster_error: BaseException | None = None
         self._pending: deque[ev.JobEvent] = deque()
@@ -140,9 +142,6 @@ class JobMaster:
     @property
     def ended(self) -> bool:
         return self.machine.phase is Phase.ENDED
-
-    def _on_change(self) -> None:
-        """The status or the set of running subtasks has changed."""
 
     def _dispatch(self, event: MasterEvent) -> None:
         if isinstance(event, Call):
@@ -375,8 +374,13 @@ class JobMaster:
     # --- what others see --------------------------------------------------------------------------------------------
 
     @property
+    def workers(self) -> Mapping[ev.Worker, msg.Register]:
+        """The workers of the attempt that runs, by level and number."""
+        return self._workers
+
+    @property
     def failure_log(self) -> list[str]:
-        """Why attempts failed, the oldest first."""
+        """The causes of failed attempts, the oldest first."""
         return [cause.message for cause in self.machine.story.failures()]
 
     # --- requests, from any thread ----------------------------------------------------------------------------------
@@ -425,6 +429,10 @@ class JobMaster:
 
     def _on_stop_answered(self, answer: Future[RequestDone]) -> None:
         self.stopped = self.stopped or answer.exception() is None
+
+    def require_slots(self, plan: JobPlan) -> None:
+        """Raise NotEnoughSlots if the cluster is too small for a plan; the slots of the job itself count as free."""
+        self._cluster.wait_for_slots(plan, lambda: False, timeout=0)
 
     def change_plan(self, plan: JobPlan) -> Future[None]:
         """Continue with another plan, from the newest checkpoint; answered when all its subtasks run."""

@@ -179,7 +179,7 @@ class Wire:
     def open(self):
         pass
 
-    def wait_for_slots(self, plan, given_up):
+    def wait_for_slots(self, plan, given_up, timeout=None):
         pass
 
     def submit(self, submission):

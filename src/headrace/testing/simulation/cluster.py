@@ -264,7 +264,7 @@ class SimulatedCluster:
     def open(self) -> None:
         """There is nothing to connect to."""
 
-    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool]) -> None:
+    def wait_for_slots(self, plan: JobPlan, given_up: Callable[[], bool], timeout: float | None = None) -> None:
         """There are always enough."""
 
     def submit(self, submission: Submission) -> None:
