@@ -39,8 +39,8 @@ from headrace.state.operator import OperatorStateSnapshot
 from headrace.state.rocksdb import MemoryBudget, RocksDBBackend
 from headrace.storage.layout import AttemptId
 from headrace.worker.operators.base import OperatorSnapshot
-from headrace.worker.snapshot_writer import SnapshotWriter
-from headrace.worker.taken_snapshots import SnapshotInProgress
+from headrace.worker.snapshots.snapshot_writer import SnapshotWriter
+from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress
 
 MAX_PARALLELISM = 128
 BACKENDS: dict[str, type[KeyedStateBackend]] = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}

@@ -17,7 +17,7 @@ from headrace.records.batch import Batch
 from headrace.records.frames import DRAIN, Frame, FrameKind, pack, read_frames
 from headrace.worker.operators.sinks import decode_collected
 from headrace.worker.relay import Relay
-from headrace.worker.snapshot_writer import snapshot_inline
+from headrace.worker.snapshots.snapshot_writer import snapshot_inline
 from headrace.worker.subtask import Subtask
 from headrace.worker.task import make_task
 

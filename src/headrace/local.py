@@ -25,9 +25,9 @@ from headrace.storage.manifest import StatePiece, state_in
 from headrace.worker.chain import close_all
 from headrace.worker.failures import reported
 from headrace.worker.relay import Relay
-from headrace.worker.snapshot_writer import snapshot_inline
+from headrace.worker.snapshots.snapshot_writer import snapshot_inline
+from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress
 from headrace.worker.subtask import Subtask
-from headrace.worker.taken_snapshots import SnapshotInProgress
 from headrace.worker.task import SteppedServices, make_task
 
 __all__ = ["LocalRun"]

@@ -65,7 +65,7 @@ from headrace.storage.remote import RoutingStore, open_store
 from headrace.testing.simulation import cluster as simulated
 from headrace.worker import shell as worker_shell
 from headrace.worker.failures import describe
-from headrace.worker.local_state import local_directory
+from headrace.worker.snapshots.local_state import local_directory
 from headrace.worker.spark_rows import as_batch, read_batches
 from waiting import wait_until
 

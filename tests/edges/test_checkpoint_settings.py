@@ -25,7 +25,7 @@ from headrace import CheckpointingMode
 from headrace.driver import services
 from headrace.errors import HeadraceError
 from headrace.pyflink.datastream.checkpoint_config import CheckpointConfig
-from headrace.worker import snapshot_writer
+from headrace.worker.snapshots import snapshot_writer
 
 HOUR = 3_600_000
 gates, seen = {}, {}  # functions travel as bytes: they find what they share with the test here, by name

@@ -38,7 +38,7 @@ from headrace.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headrace.storage.objects import ObjectStore
 from headrace.storage.reader import SnapshotReader
 from headrace.storage.remote import open_store
-from headrace.worker.restore import Payloads
+from headrace.worker.snapshots.restore import Payloads
 
 __all__ = ["StateInfo", "StateSnapshotReader", "TablePart"]
 

@@ -34,7 +34,7 @@ from headrace.records.frames import DRAIN, FrameKind, pack, read_frames
 from headrace.worker.failures import reported
 from headrace.worker.inputs import DATA, decode
 from headrace.worker.output import EdgeWriter, RowBuffers
-from headrace.worker.snapshot_writer import snapshot_inline
+from headrace.worker.snapshots.snapshot_writer import snapshot_inline
 from headrace.worker.subtask import Subtask
 from headrace.worker.task import SteppedServices, make_task
 

@@ -16,7 +16,6 @@ from headrace.records.batch import Batch
 from headrace.state.backend import SnapshotKind
 from headrace.state.operator import OperatorStateBackend
 from headrace.worker.failures import OperatorFailure
-from headrace.worker.local_state import open_backend
 from headrace.worker.operators.async_wait import AsyncWait
 from headrace.worker.operators.base import (
     Operator,
@@ -24,11 +23,12 @@ from headrace.worker.operators.base import (
     OperatorSnapshot,
     Receiver,
     SubtaskServices,
-    settled,
+    copy_of_output,
 )
 from headrace.worker.operators.registry import make_operator
 from headrace.worker.output import EdgeWriter
-from headrace.worker.restore import SubtaskRestore
+from headrace.worker.snapshots.local_state import open_backend
+from headrace.worker.snapshots.restore import SubtaskRestore
 
 
 class OperatorChain:
@@ -170,7 +170,7 @@ def _all(receivers: list[Receiver], copies: bool) -> Receiver:
 
     def fan_out_copies(batch: Batch) -> None:
         for receiver in receivers[:-1]:
-            receiver(batch.copied(settled))
+            receiver(batch.copied(copy_of_output))
         receivers[-1](batch)
 
     return fan_out_copies if copies else fan_out

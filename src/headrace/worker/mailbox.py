@@ -12,7 +12,7 @@ from headrace.api.durable import unpack
 from headrace.checkpoint.commits import Commits
 from headrace.checkpoint.types import Barrier
 from headrace.control import messages
-from headrace.worker.snapshot_writer import SnapshotWriter
+from headrace.worker.snapshots.snapshot_writer import SnapshotWriter
 from headrace.worker.subtask import Subtask
 
 

@@ -35,11 +35,11 @@ from headrace.graph.plan import Settings, ShippedArchive
 from headrace.job.status import Status
 from headrace.worker.failures import describe
 from headrace.worker.inflow import Inflow, ReadAhead
-from headrace.worker.local_state import local_state_cleaned
 from headrace.worker.mailbox import Mailbox
 from headrace.worker.relay import Relay
-from headrace.worker.restore import RestoreProgress
 from headrace.worker.slices import SliceLimit, preemptions
+from headrace.worker.snapshots.local_state import local_state_cleaned
+from headrace.worker.snapshots.restore import RestoreProgress
 from headrace.worker.spark_rows import Row, as_batch, portions, read_batches
 from headrace.worker.stacks import sample_stacks
 from headrace.worker.subtask import Subtask

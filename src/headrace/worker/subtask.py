@@ -37,8 +37,8 @@ from headrace.worker.operators.base import Operator, Receiver, SubtaskServices
 from headrace.worker.operators.sources import SourceOperator
 from headrace.worker.output import EdgeWriter, Piece, RowBuffers, TaskPlace, end_task
 from headrace.worker.output_pacing import OutputPacing
-from headrace.worker.restore import SubtaskRestore
-from headrace.worker.taken_snapshots import SnapshotInProgress, TakenSnapshots
+from headrace.worker.snapshots.restore import SubtaskRestore
+from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress, TakenSnapshots
 from headrace.worker.watermarks import WatermarkValve
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")

@@ -15,12 +15,12 @@ from headrace.control.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from headrace.graph.plan import VertexPlan
 from headrace.storage.layout import subtask_owner
 from headrace.storage.objects import ObjectStore
-from headrace.worker.local_copies import LocalCopies
 from headrace.worker.operators.base import SubtaskServices
 from headrace.worker.output import TaskPlace
 from headrace.worker.relay import Relay
-from headrace.worker.restore import RestoreProgress, read_restore
-from headrace.worker.snapshot_writer import SnapshotWriter
+from headrace.worker.snapshots.local_copies import LocalCopies
+from headrace.worker.snapshots.restore import RestoreProgress, read_restore
+from headrace.worker.snapshots.snapshot_writer import SnapshotWriter
 from headrace.worker.subtask import Subtask
 
 

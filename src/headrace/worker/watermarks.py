@@ -70,7 +70,7 @@ class WatermarkValve:
     def remove(self, channel: Hashable) -> None:
         """The channel is not there any more."""
         del self._channels[channel]
-        self._settle()
+        self._recombine()
 
     def on_watermark(self, channel: Hashable, watermark: int) -> None:
         one = self._channels[channel]
@@ -86,7 +86,7 @@ class WatermarkValve:
             return
         one.idle, one.aligned = idle, not idle and one.watermark >= self.watermark
         if idle:
-            self._settle()
+            self._recombine()
         else:
             self._set_idle(False)
 
@@ -99,7 +99,7 @@ class WatermarkValve:
             self._set_idle(all(other.idle for other in self._channels.values()))
         self._advance_to_least()
 
-    def _settle(self) -> None:
+    def _recombine(self) -> None:
         """A channel is not to be waited for any more."""
         if all(one.idle for one in self._channels.values()):
             # What the channels have said in all counts, then the clock stands still.

@@ -23,7 +23,7 @@ from headrace import (
     WatermarkStrategy,
 )
 from headrace.testing import OneInputHarness, run
-from headrace.worker.operators.async_wait import make_loop
+from headrace.worker.event_loops import make_loop
 
 
 class Sleeper(AsyncFunction):

@@ -15,7 +15,7 @@ from headrace.records.narrowing import narrow, narrow_times
 from headrace.worker.backlog import CapturedFrame
 from headrace.worker.inputs import decode
 from headrace.worker.keys import KeyReader
-from headrace.worker.restore import inflight_share
+from headrace.worker.snapshots.restore import inflight_share
 from rig import plan_of, vertex_plan
 
 

@@ -22,11 +22,11 @@ from headrace.state.rocksdb import RocksDBBackend
 from headrace.storage.handles import Placeholder
 from headrace.storage.layout import AttemptId
 from headrace.storage.shared import SharedStateRegistry
-from headrace.worker.local_copies import LocalCopies
 from headrace.worker.operators.base import OperatorSnapshot
-from headrace.worker.restore import RestoreProgress, read_restore
-from headrace.worker.snapshot_writer import SnapshotWriter
-from headrace.worker.taken_snapshots import SnapshotInProgress
+from headrace.worker.snapshots.local_copies import LocalCopies
+from headrace.worker.snapshots.restore import RestoreProgress, read_restore
+from headrace.worker.snapshots.snapshot_writer import SnapshotWriter
+from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress
 from rig import plan_of, vertex_plan
 
 KEYS = 2000

@@ -12,7 +12,7 @@ from headrace.control.deployment import VertexRestore
 from headrace.driver.step_back import StepBack
 from headrace.errors import StorageError
 from headrace.records.frames import FrameKind
-from headrace.worker.restore import read_restore
+from headrace.worker.snapshots.restore import read_restore
 from rig import event, plan_of, subtask, vertex_plan, work_off
 
 

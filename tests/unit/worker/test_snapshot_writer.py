@@ -10,8 +10,8 @@ from headrace.control.deployment import WorkerStorage
 from headrace.control.messages import DeclineCheckpoint
 from headrace.errors import LocalStateError, StorageError
 from headrace.storage.layout import AttemptId
-from headrace.worker.snapshot_writer import SnapshotWriter
-from headrace.worker.taken_snapshots import SnapshotInProgress
+from headrace.worker.snapshots.snapshot_writer import SnapshotWriter
+from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress
 
 
 class AtOnce:

@@ -12,7 +12,7 @@ from headrace.checkpoint.types import Barrier
 from headrace.job.status import Status
 from headrace.records.frames import FrameKind
 from headrace.worker.operators.sinks import decode_collected
-from headrace.worker.snapshot_writer import snapshot_inline
+from headrace.worker.snapshots.snapshot_writer import snapshot_inline
 from headrace.worker.subtask import Subtask
 from rig import Services, data, event, frames_to, plan_of, subtask, taken, work_off
 

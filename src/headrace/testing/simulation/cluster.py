@@ -43,8 +43,8 @@ from headrace.testing.simulation.world import Violation
 from headrace.worker.failures import describe
 from headrace.worker.mailbox import Mailbox
 from headrace.worker.relay import Relay
+from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress
 from headrace.worker.subtask import Subtask
-from headrace.worker.taken_snapshots import SnapshotInProgress
 from headrace.worker.task import SteppedServices, make_snapshot_writer, make_task
 
 Print = Callable[[tuple[int, int], Output], None]

@@ -28,7 +28,7 @@ from headrace.state.api import ValueStateDescriptor
 from headrace.state.backend import NumberColumns
 from headrace.state.tables import BatchTable
 from headrace.worker.failures import NO_KEY as UNKNOWN
-from headrace.worker.operators.base import OperatorContext, Receiver, settled
+from headrace.worker.operators.base import OperatorContext, Receiver, copy_of_output
 from headrace.worker.operators.keyed import KeyedOperator
 from headrace.worker.watermarks import Stamps
 
@@ -77,7 +77,7 @@ class _RunningOperator(KeyedOperator):
                 old = running[address]
                 running[address] = new = start(row) if old is None else combine(old, row)
                 if every:
-                    out.append(settled(new) if copies else new)
+                    out.append(copy_of_output(new) if copies else new)
         except Exception as error:
             key = UNKNOWN if address is UNKNOWN else self.backend.key_at(address)
             raise self.failure(error, row, key) from error
@@ -90,7 +90,7 @@ class _RunningOperator(KeyedOperator):
             last = {address: place for place, address in enumerate(addresses)}
             stamps = stamps[list(map(last.__getitem__, order))]
         if copies and not every:
-            values = list(map(settled, values))
+            values = list(map(copy_of_output, values))
         self.emit_results(out if every else values, addresses if every else order, stamps)
 
     def _selected(self, addresses: list[Any], groups: list[int]) -> Iterator[Any]:

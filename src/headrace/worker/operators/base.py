@@ -271,10 +271,10 @@ class Operator:
         else:
             call = functions.callable_of(self.function, name, f"{spec.kind.removeprefix('keyed_')}()")
         if name == "map" and self.copies:
-            return lambda row: value if (value := call(row)).__class__ in ATOMS else settled(value)
-        return call if name in ("map", "filter") else self.settling(call)
+            return lambda row: value if (value := call(row)).__class__ in ATOMS else copy_of_output(value)
+        return call if name in ("map", "filter") else self.copying_results(call)
 
-    def settling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def copying_results(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The user's function, which gives an iterable of records that it may change afterwards.
 
         Records of a batch leave together, when the function may have changed what it emitted first.
@@ -284,7 +284,7 @@ class Operator:
 
         def copies(*args: Any) -> Any:
             result = call(*args)
-            return None if result is None else map(settled, result)
+            return None if result is None else map(copy_of_output, result)
 
         return copies
 
@@ -355,10 +355,10 @@ def _tagged(rows: list[Any]) -> list[int]:
     return [i for i, row in enumerate(rows) if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
 
 
-def settled(value: Any) -> Any:
+def copy_of_output(value: Any) -> Any:
     """A record that shares nothing that can be changed with what the function still has; or itself, if it cannot be copied."""
     if value.__class__ is tuple and len(value) == 2 and value[0].__class__ is OutputTag:
-        return value[0], settled(value[1])
+        return value[0], copy_of_output(value[1])
     try:
         return copied(value)
     except Exception:  # an iterator, for example, which only a chained operator can take

@@ -212,7 +212,7 @@ class KeyedProcessOperator(KeyedOperator):
         super().__init__(operator, context)
         self.element = self.context_type(self)
         on_timer = getattr(self.function, "on_timer", None)
-        self._on_timer = None if on_timer is None else self.settling(on_timer)
+        self._on_timer = None if on_timer is None else self.copying_results(on_timer)
 
     def receiver(self, input: int) -> Receiver:
         function, element = self.method("process_element", input), self.element

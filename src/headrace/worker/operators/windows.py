@@ -113,7 +113,7 @@ class WindowOperator(KeyedOperator):
             if of_all:
                 return lambda _, contents: self._rows_of(whole(self.window, type.to_batch(contents)))
             return lambda key, contents: self._rows_of(whole(key, self.window, type.to_batch(contents)))
-        call = self.settling(
+        call = self.copying_results(
             function.process if how is WindowComputation.PROCESS else callable_of(function, "apply", "apply()")
         )
         inputs = (lambda contents: [contents]) if self._folds else (lambda contents: contents)

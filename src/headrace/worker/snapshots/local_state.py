@@ -20,7 +20,7 @@ from headrace.state.local_directory import lock_directory
 from headrace.state.parquet.keyed import restore as restore_keyed
 from headrace.storage.layout import AttemptId
 from headrace.storage.local import private_directory
-from headrace.worker.restore import SubtaskRestore
+from headrace.worker.snapshots.restore import SubtaskRestore
 
 _CACHE_SHARE = 4  # of RocksDB's memory: an entry in use is read more than ten times faster than a row
 

@@ -34,7 +34,7 @@ from headrace.storage.remote import open_store
 from headrace.worker.backlog import CapturedFrame
 from headrace.worker.inputs import decode
 from headrace.worker.keys import KeyReader
-from headrace.worker.local_copies import LocalCopies
+from headrace.worker.snapshots.local_copies import LocalCopies
 
 # Made once: threads that use a type for the first time at once, without a decoder, crash the process.
 _decode_frames = msgspec.msgpack.Decoder(list[CapturedFrame]).decode

@@ -37,10 +37,10 @@ from headrace.storage.objects import ObjectStore
 from headrace.storage.remote import open_store
 from headrace.storage.writer import Scope, SnapshotTarget, StateWriter
 from headrace.worker.failures import error_text
-from headrace.worker.local_copies import CopyWriter, LocalCopies
 from headrace.worker.operators.base import OperatorSnapshot
 from headrace.worker.operators.registry import own_state
-from headrace.worker.taken_snapshots import SnapshotInProgress
+from headrace.worker.snapshots.local_copies import CopyWriter, LocalCopies
+from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress
 
 
 class SnapshotWriter:
