@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -25,6 +24,7 @@ from headrace.checkpoint.plan import TaskId
 from headrace.checkpoint.settings import EndStatus
 from headrace.config import Configuration
 from headrace.control import messages as msg
+from headrace.driver.answers import Answers
 from headrace.driver.checkpoints import CheckpointService, Choice
 from headrace.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
 from headrace.driver.metrics import MetricsHistory
@@ -94,7 +94,7 @@ class JobMaster:
         self.when_finished: list[Callable[[], None]] = []
         self.closed = False
         self.stopped = False  # with a savepoint, from which the job may be continued
-        self._cluster, self._post, self._io, self._spark = cluster, post, io, spark
+        self.cluster, self.io, self._post, self._spark = cluster, io, post, spark
         self._on_output, self._on_change = on_output, on_change
         self._failures: list[msg.Failed] = []
         self._cluster_error: BaseException | None = None
@@ -104,8 +104,7 @@ class JobMaster:
         self._awaiting_commits = self._closing = self._end_recorded = False
         self._cleaning = 0
         self._rescales: dict[int, tuple[JobPlan, Future[None]]] = {}
-        self._lock = threading.Lock()
-        self._requests: set[Future[Any]] = set()
+        self._answers = Answers()
 
     # --- the job's thread -------------------------------------------------------------------------------------------
 
@@ -163,7 +162,7 @@ class JobMaster:
             return
         self._handling = True
         while self._pending:
-            for instruction in self.machine.handle(self._pending.popleft(), self._io.now()):
+            for instruction in self.machine.handle(self._pending.popleft(), self.io.now()):
                 self._carry_out(instruction)
         self._handling = False
 
@@ -178,27 +177,27 @@ class JobMaster:
                 self._workers = {}
                 self.history.clear()
                 self.probes.release()
-                self._io.starts.submit(self._prepare_attempt, attempt)
+                self.io.starts.submit(self._prepare_attempt, attempt)
             case ev.StartTasks(attempt):
                 for worker in self._workers:
-                    self._cluster.send(attempt, worker, msg.StartProcessing())
+                    self.cluster.send(attempt, worker, msg.StartProcessing())
             case ev.SetCheckpointing(running):
                 if self.service is not None:
                     self.service.job_running(running)
-                if running and (tracer := self._io.tracer) is not None:
+                if running and (tracer := self.io.tracer) is not None:
                     story = self.machine.story
                     started = story.attempts[-1]
                     spans = Spans(tracer, self.job_id, self.plan.name)
-                    self._io.spans.submit(spans.initialization, started, story.phases(started))
+                    self.io.spans.submit(spans.initialization, started, story.phases(started))
             case ev.StopAttempt(attempt, reason):
-                self._cluster.stop(attempt, reason)
+                self.cluster.stop(attempt, reason)
             case ev.CheckTasks(attempt):
-                self._tell(ev.TasksLeft(attempt, *self._cluster.tasks_left(attempt)))
+                self._tell(ev.TasksLeft(attempt, *self.cluster.tasks_left(attempt)))
             case ev.CancelTasks(attempt):
-                self._cluster.cancel_tasks(attempt)
+                self.cluster.cancel_tasks(attempt)
             case ev.KillWorker(attempt, worker):
                 if worker in self._workers:
-                    self._cluster.kill(attempt, self._workers[worker])
+                    self.cluster.kill(attempt, self._workers[worker])
             case ev.RecordLostWorker():
                 self._record_lost_worker(do)
             case ev.FindCause():
@@ -211,7 +210,7 @@ class JobMaster:
                 answer = self._rescales[request][1]
                 answer.set_result(None) if failure is None else answer.set_exception(failure)
             case ev.WarnUser(message):
-                self._io.warn(f"job '{self.plan.name}': {message}")
+                self.io.warn(f"job '{self.plan.name}': {message}")
             case ev.CloseCheckpoints(status, keep_all):
                 if self.service is not None:
                     self.service.end(EndStatus.SUSPENDED if keep_all else _END_STATUS[status])
@@ -242,11 +241,11 @@ class JobMaster:
         match message:
             case msg.Output():
                 self._tell(ev.WorkerHeard(attempt, worker))
-                confirm = lambda: self._cluster.send(attempt, worker, msg.Confirm(1))  # noqa: E731 - one use
+                confirm = lambda: self.cluster.send(attempt, worker, msg.Confirm(1))  # noqa: E731 - one use
                 if self._on_output is not None:
                     self._on_output(message.channel, message.payload, confirm)
             case msg.Metrics():
-                self.history.add(worker, self._io.now(), message)
+                self.history.add(worker, self.io.now(), message)
                 self._tell(ev.WorkerHeard(attempt, worker))
             case msg.StackSample() | msg.RecordSample():
                 self.probes.answered(worker, message)
@@ -279,17 +278,17 @@ class JobMaster:
         """In a thread that may wait: open what is not open yet, wait for slots, choose what to restore."""
         try:
             if not self._opened:
-                self._cluster.open()
+                self.cluster.open()
                 self._opened = True
             if not self.machine.is_starting(number):  # the job was cancelled meanwhile
                 if self.closed:
-                    self._cluster.close()
+                    self.cluster.close()
                 return
             service = self.service
             if service is None:
                 service = self._make_service()
                 self._post(Call(lambda: self._adopt(service)))
-            self._cluster.wait_for_slots(service.plan, lambda: not self.machine.is_starting(number))
+            self.cluster.wait_for_slots(service.plan, lambda: not self.machine.is_starting(number))
             choice = service.choose()
             self._post(Call(lambda: self._submit(number, service, choice)))
         except HeadraceError as error:
@@ -304,7 +303,7 @@ class JobMaster:
             self._fail_attempt,
             lambda message: self._tell(ev.DriverSuperseded(message)),
         )
-        return CheckpointService(self.plan, self.job_id, self.configuration, port, self._io, self._spark)
+        return CheckpointService(self.plan, self.job_id, self.configuration, port, self.io, self._spark)
 
     def _adopt(self, service: CheckpointService) -> None:
         """A resumed job has the id, and the number of key groups, of the job that it continues."""
@@ -316,7 +315,7 @@ class JobMaster:
         try:
             restore = service.start_attempt(number, choice)
             submission = Submission(self.plan, self.job_id, number, restore, service.worker_storage())
-            self._cluster.submit(submission)
+            self.cluster.submit(submission)
         except HeadraceError as error:
             self._tell(ev.AttemptRefused(number, error, _may_work_later(error, number)))
             return
@@ -333,7 +332,7 @@ class JobMaster:
                 "report this as a bug"
             )
             return
-        self._cluster.send(self.machine.attempt, worker, message)
+        self.cluster.send(self.machine.attempt, worker, message)
 
     def _fail_attempt(self, message: str) -> None:
         self._failures.append(msg.Failed(message, "", kind="runtime"))
@@ -353,7 +352,7 @@ class JobMaster:
         self._failures.append(lost)
 
     def _find_cause(self, do: ev.FindCause) -> None:
-        found = self._cluster.cause(do.attempt, self._failures, self._cluster_error, do.stopped)
+        found = self.cluster.cause(do.attempt, self._failures, self._cluster_error, do.stopped)
         failure = next((one for one in self._failures if one.message == str(found.error)), None)
         if failure is not None:
             found = msgspec.structs.replace(
@@ -398,7 +397,7 @@ class JobMaster:
             connected = {one: number for one, number in workers.items() if one in self._workers}
             message = make(self.probes.begin(question, connected))
             for worker in connected:
-                self._cluster.send(self.machine.attempt, worker, message)
+                self.cluster.send(self.machine.attempt, worker, message)
 
         self._post(Call(ask))
         return question
@@ -410,13 +409,10 @@ class JobMaster:
         return answer
 
     def _new_answer(self) -> Future[Any]:
-        """An answer that comes at the latest when the job ends; IllegalState if it has ended."""
-        answer: Future[Any] = Future()
-        with self._lock:  # either it is among those that are answered when the job ends, or it is refused
-            if self.ended:
-                raise self._over()
-            self._requests.add(answer)
-        answer.add_done_callback(self._requests.discard)
+        """Return an answer that comes at the latest when the job ends; IllegalState if it has ended."""
+        answer = None if self.ended else self._answers.new()
+        if answer is None:
+            raise self._over()
         return answer
 
     def _forward(self, event: UserRequest, answer: Future[RequestDone]) -> None:
@@ -432,7 +428,7 @@ class JobMaster:
 
     def require_slots(self, plan: JobPlan) -> None:
         """Raise NotEnoughSlots if the cluster is too small for a plan; the slots of the job itself count as free."""
-        self._cluster.wait_for_slots(plan, lambda: False, timeout=0)
+        self.cluster.wait_for_slots(plan, lambda: False, timeout=0)
 
     def change_plan(self, plan: JobPlan) -> Future[None]:
         """Continue with another plan, from the newest checkpoint; answered when all its subtasks run."""
@@ -456,7 +452,7 @@ class JobMaster:
         if self.service is not None and self.service.finish_recorded and not self.stopped:
             for clean_up in self.when_finished:
                 self._cleaning += 1
-                self._io.pool.submit(self._clean_up, clean_up)
+                self.io.pool.submit(self._clean_up, clean_up)
 
     def _clean_up(self, function: Callable[[], None]) -> None:
         with contextlib.suppress(StorageError):
@@ -467,18 +463,15 @@ class JobMaster:
         self._cleaning -= 1
 
     def _end(self) -> None:
-        with self._lock:
-            unanswered = list(self._requests)
-        for close in (() if self.service is None else (self.service.close,)) + (self._cluster.close, self._io.close):
+        self._answers.refuse()
+        for close in (() if self.service is None else (self.service.close,)) + (self.cluster.close, self.io.close):
             try:
                 close()
             except Exception:  # of a user's enumerator or committer: the job has ended all the same
                 _LOG.exception("job '%s' has ended, but a part of it cannot be closed", self.plan.name)
         self.closed = True
         self.probes.release()
-        for answer in unanswered:
-            if not answer.done():
-                answer.set_exception(self._over())
+        self._answers.close(self._over())
         self._on_change()
 
 

@@ -321,17 +321,17 @@ _NEVER = 1 << 40
 class Driver(JobMaster):
     """One incarnation of the driver: the production job master, on a simulated cluster."""
 
+    cluster: SimulatedCluster
+    io: SimulatedIo
+
     def __init__(
         self, plan: JobPlan, job_id: JobId, configuration: Configuration, io: SimulatedIo, store: ObjectStore
     ) -> None:
-        self.io = io
         self.events: deque[MasterEvent] = deque([StartRequested()])
-        self.cluster = SimulatedCluster(store, io.now, self.events.append)
+        cluster = SimulatedCluster(store, io.now, self.events.append)
         self.strategy = FixedDelay(_NEVER, io.random.choice([0, 5, 50]))
         timing = Timing(silence=_NEVER)
-        super().__init__(
-            plan, job_id, configuration, self.strategy, self.cluster, self.events.append, io=io, timing=timing
-        )
+        super().__init__(plan, job_id, configuration, self.strategy, cluster, self.events.append, io=io, timing=timing)
 
     def _as_driver_error(self, error: BaseException) -> HeadraceError:
         raise error  # a bug of the driver is a finding, not an end of the job or of an attempt
