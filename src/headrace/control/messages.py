@@ -149,19 +149,19 @@ class RecordSample(msgspec.Struct, tag=True, frozen=True):
     records: list[str]
 
 
-class HoldWriter(msgspec.Struct, tag=True, frozen=True):
-    """Stop the writer of a blocked channel that has spilled much, or (`hold` is false) let it continue."""
+class PauseWriter(msgspec.Struct, tag=True, frozen=True):
+    """Request that the writer of a blocked channel that has spilled much pauses, or (`paused` is false) continues."""
 
     edge: int
     writer: int
-    hold: bool
+    paused: bool
 
 
-class Hold(msgspec.Struct, tag=True, frozen=True):
+class Pause(msgspec.Struct, tag=True, frozen=True):
     """A reader, or the alignment of sources, requests that this subtask emits no more records, or withdraws the request."""
 
-    reader: str
-    hold: bool
+    requester: str
+    paused: bool
 
 
 class Accepted(msgspec.Struct, tag=True, frozen=True):
@@ -252,7 +252,7 @@ FromWorker = (
     | AcknowledgeCheckpoint
     | DeclineCheckpoint
     | DataFinished
-    | HoldWriter
+    | PauseWriter
     | SourceBacklog
     | SourceWatermark
     | AskForSplit
@@ -264,7 +264,7 @@ ToSubtask = (
     | AnnounceCheckpoint
     | CheckpointComplete
     | CheckpointAborted
-    | Hold
+    | Pause
     | AssignSplits
     | EpochCommitted
 )

@@ -84,7 +84,7 @@ class CheckpointService:
             io.epochs,
             job,
             self._snapshots.loader.prepared,
-            lambda held: self._tell(ev.HoldChanged(held)),
+            lambda behind: self._tell(ev.HoldChanged(behind)),
             lambda op: EpochContext(op.name, op.id, self.job_id, spark, start.staging, SinkSpec.of(op).input_type),
         )
         self.coordinator = Coordinator(
@@ -233,12 +233,12 @@ class CheckpointService:
                 self._splits.asked(task)
             case msg.SourceBacklog(backlog):
                 self._backlog(task, backlog)
-            case msg.HoldWriter(edge, writer, hold):
-                self._job.send(TaskId(self.plan.graph.edges[edge].source, writer), msg.Hold(f"{task}/{edge}", hold))
+            case msg.PauseWriter(edge, writer, paused):
+                self._job.send(TaskId(self.plan.graph.edges[edge].source, writer), msg.Pause(f"{task}/{edge}", paused))
 
     def _align(self, task: TaskId, watermark: int | None) -> None:
-        for one, hold in self._aligner.on_watermark(task, watermark).items():
-            self._job.send(one, msg.Hold("alignment", hold))
+        for one, paused in self._aligner.on_watermark(task, watermark).items():
+            self._job.send(one, msg.Pause("alignment", paused))
 
     def _alignment(self, task: TaskId) -> tuple[str, int] | None:
         """The group of a source whose watermarks are aligned, and the largest drift."""

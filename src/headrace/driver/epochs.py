@@ -28,7 +28,7 @@ from headrace.graph.job_graph import ChainedOperator, JobGraph
 from headrace.ids import OperatorId, VertexId
 from headrace.storage.objects import MissingObject
 
-MAX_WAITING = 3  # epochs that wait for their commit; more than that hold the next checkpoint
+MAX_WAITING = 3  # epochs that wait for their commit; with more of them no checkpoint starts
 
 
 def epoch_sinks(graph: JobGraph) -> list[tuple[VertexId, ChainedOperator]]:
@@ -61,7 +61,7 @@ class _SinkQueue:
 class Epochs:
     """The sinks of a job that commit on the driver. Called in the job's thread; only commits run in another one.
 
-    `pool` is one thread; `read(manifest, operator)` gives what the subtasks had prepared, `hold` makes the coordinator wait or continue.
+    `pool` is one thread; `read(manifest, operator)` gives what the subtasks had prepared, `on_backlog(True)` makes the coordinator wait, `on_backlog(False)` lets it continue.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Epochs:
         pool: Executor,
         job: JobPort,
         read: Callable[[Any, str], Iterable[Prepared]],
-        hold: Callable[[bool], None],
+        on_backlog: Callable[[bool], None],
         context: Callable[[ChainedOperator], EpochContext],
     ) -> None:
         self._graph, self._pool, self._job = graph, pool, job
-        self._read, self._hold, self._context = read, hold, context
+        self._read, self._on_backlog, self._context = read, on_backlog, context
         self._queues = {operator.id: _SinkQueue(operator, vertex) for vertex, operator in epoch_sinks(graph)}
         self.any = bool(self._queues)  # the job has such sinks at all
         self._generation = 0
         self._broken = -1  # the generation in which a commit failed: epochs after it must not be committed first
         self._under_way = 0
         self._restored: tuple[Any, int, Commits] | None = None  # the checkpoint that the attempt restores
-        self._held = False
+        self._behind = False
 
     @property
     def idle(self) -> bool:
@@ -147,10 +147,10 @@ class Epochs:
             self._job.send(TaskId(queue.vertex, subtask), EpochCommitted(queue.operator.id, queue.committed))
 
     def _update_hold(self) -> None:
-        held = any(len(queue.waiting) > MAX_WAITING for queue in self._queues.values())
-        if held != self._held:
-            self._held = held
-            self._hold(held)
+        behind = any(len(queue.waiting) > MAX_WAITING for queue in self._queues.values())
+        if behind != self._behind:
+            self._behind = behind
+            self._on_backlog(behind)
 
     def _done(self, queue: _SinkQueue, generation: int, checkpoint_id: int, committed: bool) -> None:
         self._under_way -= 1

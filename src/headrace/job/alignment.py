@@ -20,7 +20,7 @@ class WatermarkAligner(Generic[T]):
         """`group_of` gives the name of a task's group and the largest drift in ms; None: it is not aligned."""
         self._group_of = group_of
         self._watermarks: dict[T, int] = {}
-        self._held: set[T] = set()
+        self._paused: set[T] = set()
 
     def on_watermark(self, task: T, watermark: int | None) -> Mapping[T, bool]:
         """The watermark of a task, None if it is idle or has finished; for each task that changes, whether it pauses."""
@@ -35,6 +35,6 @@ class WatermarkAligner(Generic[T]):
         of_group = {one: mark for one, mark in self._watermarks.items() if (self._group_of(one) or ("",))[0] == name}
         least = min(of_group.values(), default=0)
         ahead = {one for one, mark in of_group.items() if mark > least + (self._group_of(one) or ("", 0))[1]}
-        held = {one for one in self._held if (self._group_of(one) or ("",))[0] == name}
-        self._held = self._held - held | ahead
-        return {one: one in ahead for one in ahead ^ held}
+        paused = {one for one in self._paused if (self._group_of(one) or ("",))[0] == name}
+        self._paused = self._paused - paused | ahead
+        return {one: one in ahead for one in ahead ^ paused}

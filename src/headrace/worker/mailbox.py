@@ -26,12 +26,12 @@ class Mailbox:
         self._sent_watermark: int | None = None
         self._next_watermark = 0
         self.writer: SnapshotWriter | None = None
-        self._holders: set[str] = set()
+        self._pause_requesters: set[str] = set()
 
     @property
-    def held(self) -> bool:
+    def paused(self) -> bool:
         """True while this subtask must emit no record: a reader's disk fills up, or its source is too far ahead."""
-        return bool(self._holders)
+        return bool(self._pause_requesters)
 
     def post(self, message: messages.ToSubtask) -> None:
         """Queue a message of the driver for the next `serve`."""
@@ -44,8 +44,8 @@ class Mailbox:
         for snapshot in task.take_snapshots():
             assert self.writer is not None
             self.writer.start(snapshot)
-        for hold in task.take_holds():
-            self._send(hold)
+        for pause in task.take_pauses():
+            self._send(pause)
         for decline in task.take_declines():
             self._send(messages.DeclineCheckpoint(decline.checkpoint_id, decline.reason, str(decline.reason)))
         if task.backlog != self._sent_backlog:
@@ -77,9 +77,9 @@ class Mailbox:
             task.add_splits(list(map(unpack, message.splits)), message.no_more)
         elif isinstance(message, messages.EpochCommitted):
             task.epoch_committed(message.operator_id, message.checkpoint_id)
-        elif isinstance(message, messages.Hold):
-            (self._holders.add if message.hold else self._holders.discard)(message.reader)
-            task.pause(self.held)
+        elif isinstance(message, messages.Pause):
+            (self._pause_requesters.add if message.paused else self._pause_requesters.discard)(message.requester)
+            task.pause(self.paused)
         else:
             if message.latest_completed is not None:
                 self._complete(task, message.latest_completed, message.commits)

@@ -271,7 +271,7 @@ class Shell:
 
     def _held(self) -> bool:
         """Whether too many outputs are unconfirmed by the driver, or a reader has requested a stop."""
-        return self._unconfirmed >= self._settings.max_unconfirmed or self.mailbox.held
+        return self._unconfirmed >= self._settings.max_unconfirmed or self.mailbox.paused
 
     def _check_input(self, task: Subtask | Relay) -> None:
         """Raise WorkerLost if the iterator ended before the end frames of all writers: an upstream task died."""

@@ -20,7 +20,7 @@ from headrace.checkpoint.barriers.gate import InputGate
 from headrace.checkpoint.barriers.tracker import BarrierTracker
 from headrace.checkpoint.commits import NO_COMMITS, Commits
 from headrace.checkpoint.types import Barrier, SavepointFormat, SnapshotType
-from headrace.control.messages import HoldWriter
+from headrace.control.messages import PauseWriter
 from headrace.errors import IllegalState
 from headrace.graph.plan import InputEdge, Settings, TaskInfo, VertexPlan
 from headrace.job.status import Status
@@ -85,7 +85,7 @@ class Subtask:
         timeout = settings.buffer_timeout if timeout is None else timeout
         self._pacing = OutputPacing(timeout, gathers=not services.lockstep)
         self._snapshots = TakenSnapshots()
-        self._held: set[ChannelId] = set()  # channels whose writers have been asked to stop
+        self._paused_writers: set[ChannelId] = set()  # channels whose writers have been asked to stop
         self._received: Batch | None = None  # the newest, for `sample`
         self.figures: dict[str, dict[str, float]] = {}  # what operators measure, by their ids
 
@@ -425,15 +425,15 @@ class Subtask:
         """Return the snapshots whose synchronous part is done, each once."""
         return self._snapshots.take()
 
-    def take_holds(self) -> list[HoldWriter]:
-        """Writers to stop, because the rows after their barrier fill the disk, and writers that may continue."""
-        if not self._held and not self._inputs.has_backlog:
+    def take_pauses(self) -> list[PauseWriter]:
+        """Return the writers to pause, because the rows after their barrier fill the disk, and those that may continue."""
+        if not self._paused_writers and not self._inputs.has_backlog:
             return []
         full = {one for one, size in self._inputs.spilled_bytes().items() if size > self._settings.alignment_soft}
-        over = {one for one in self._held if not self._inputs.channels[one].blocked}
-        changes = [(one, True) for one in sorted(full - self._held)] + [(one, False) for one in sorted(over)]
-        self._held = (self._held | full) - over
-        return [HoldWriter(edge, writer, hold) for (edge, writer), hold in changes]
+        over = {one for one in self._paused_writers if not self._inputs.channels[one].blocked}
+        changes = [(one, True) for one in sorted(full - self._paused_writers)] + [(one, False) for one in sorted(over)]
+        self._paused_writers = (self._paused_writers | full) - over
+        return [PauseWriter(edge, writer, paused) for (edge, writer), paused in changes]
 
     def take_declines(self) -> list[do.Decline]:
         """Return the checkpoints that the subtask has declined, each once."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.checkpoint.reasons import FailureReason
 from headrace.checkpoint.types import Barrier
-from headrace.control.messages import HoldWriter
+from headrace.control.messages import PauseWriter
 from headrace.errors import StorageError
 from headrace.records.frames import Frame, FrameKind
 from headrace.worker import backlog
@@ -85,14 +85,14 @@ def aligning(**conf):
     return task
 
 
-def test_a_blocked_channel_that_spilled_much_gets_its_writer_held_until_it_goes_on():
+def test_a_blocked_channel_that_spilled_much_pauses_its_writer_until_it_goes_on():
     task = aligning(headrace_alignment_memory="0 b", headrace_alignment_spill_soft="10 b")
     task.receive(data(1, 2, 3))
-    assert task.take_holds() == [HoldWriter(0, 0, True)]
-    assert task.take_holds() == []
+    assert task.take_pauses() == [PauseWriter(0, 0, True)]
+    assert task.take_pauses() == []
     task.receive(event(FrameKind.BARRIER, writer=1, body=Barrier(1, 0).encode()))
     assert work_off(task) == 3
-    assert task.take_holds() == [HoldWriter(0, 0, False)]
+    assert task.take_pauses() == [PauseWriter(0, 0, False)]
 
 
 def test_more_than_the_limit_behind_barriers_declines_the_checkpoint():  # SPEC R6.2

@@ -12,7 +12,7 @@ from typing import Any
 from headrace import config
 from headrace.checkpoint.settings import EndStatus
 from headrace.config import Configuration, Option
-from headrace.control.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Hold, StartProcessing
+from headrace.control.messages import AcknowledgeCheckpoint, AssignSplits, DeclineCheckpoint, Pause, StartProcessing
 from headrace.environment import StreamExecutionEnvironment
 from headrace.errors import StorageError, WorkerLost
 from headrace.graph.plan import JobPlan
@@ -253,7 +253,7 @@ class Run:
         actions: list[Callable[[], None]] = []
         if not worker.connected:  # it does nothing before it is accepted; one of an old attempt never is
             return [lambda: self._tell_driver(worker, attempt, driver)] if worker.messages else []
-        if worker.task.has_work() and not worker.mailbox.held:
+        if worker.task.has_work() and not worker.mailbox.paused:
             actions.append(lambda: attempt.step(worker, self.random.randrange(1, 8)))
         if worker.rows and worker.task.status is not Status.CREATED:
             actions.append(lambda: attempt.deliver(worker, self.random))
@@ -270,7 +270,7 @@ class Run:
         worker.serve()
 
     def _tell_worker(self, attempt: Attempt, worker: Worker) -> None:
-        reliable = Hold | AssignSplits | StartProcessing
+        reliable = Pause | AssignSplits | StartProcessing
         if not isinstance(worker.inbox[0], reliable) and self._faulty(self.rates["drop"]):
             self.note(f"lost on the way to worker {worker.key}: {type(worker.inbox.popleft()).__name__}")
         else:
