@@ -44,7 +44,7 @@ from headrace.connectors.files import FileSink, FileSource
 from headrace.connectors.spark.epochs import EpochSink
 from headrace.connectors.spark.sink import PythonDataSink
 from headrace.connectors.spark.source import PythonDataSource
-from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.checkpoint_service import CheckpointService
 from headrace.records.types import as_type
 from headrace.testing.kills import KillingSink, KillPoints
 

@@ -17,7 +17,7 @@ from acceptance.lines import Outcome, line, wait_until
 from headrace import Configuration, KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from headrace.checkpoint.handles import FileRef, KeyedStateHandle, Payload, TypeMeta, encode_handle
 from headrace.checkpoint.types import SnapshotType
-from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.checkpoint_service import CheckpointService
 from headrace.driver.cluster import Submission
 from headrace.driver.services import DriverIo
 from headrace.graph.plan import JobPlan

@@ -1,6 +1,6 @@
 """The checkpoint coordinator: decides when checkpoints start, when they are complete and when their files are deleted.
 
-It is a state machine without clock, thread, file or network (SPEC R5); `driver/checkpoints.py` runs it on the job's
+It is a state machine without clock, thread, file or network (SPEC R5); `driver/checkpoint_service.py` runs it on the job's
 thread of the driver. Events go in, instructions come out; the shell carries them out in order and reports the results:
 
     instructions = coordinator.handle(event, now)      # now: milliseconds since 1970, never going back

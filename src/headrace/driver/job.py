@@ -17,7 +17,7 @@ from headrace.checkpoint.stats import StatsTracker
 from headrace.checkpoint.types import SavepointFormat
 from headrace.config import Configuration
 from headrace.control.messages import Metrics, Probe, Register
-from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.checkpoint_service import CheckpointService
 from headrace.driver.cluster import Cluster
 from headrace.driver.job_master import JobMaster, MasterEvent, OnOutput
 from headrace.driver.metrics import SubtaskMeasures

@@ -25,7 +25,7 @@ from headrace.checkpoint.settings import EndStatus
 from headrace.config import Configuration
 from headrace.control import messages as msg
 from headrace.driver.answers import Answers
-from headrace.driver.checkpoints import CheckpointService, Choice
+from headrace.driver.checkpoint_service import CheckpointService, Choice
 from headrace.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
 from headrace.driver.metrics import MetricsHistory
 from headrace.driver.probes import Probes, Question

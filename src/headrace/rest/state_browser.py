@@ -26,7 +26,7 @@ import pyarrow as pa
 from headrace import config
 from headrace.checkpoint.handles import CorruptState
 from headrace.checkpoint.store import CompletedCheckpoint
-from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.checkpoint_service import CheckpointService
 from headrace.driver.job import SparkJob
 from headrace.errors import HeadraceError, IllegalState, InvalidArgument, StateMigrationError
 from headrace.records.key_groups import KeyGroupRange, key_group, key_group_range

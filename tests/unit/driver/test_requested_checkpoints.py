@@ -11,7 +11,7 @@ from headrace.checkpoint.events import CheckpointRequested
 from headrace.checkpoint.reasons import FailureReason
 from headrace.config import Configuration
 from headrace.control import messages as msg
-from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.checkpoint_service import CheckpointService
 from headrace.driver.services import JobPort
 from headrace.errors import IllegalState
 from headrace.ids import JobId

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from headrace import StreamExecutionEnvironment
 from headrace.checkpoint.types import SnapshotType
 from headrace.config import Configuration
-from headrace.driver.checkpoints import CheckpointService
+from headrace.driver.checkpoint_service import CheckpointService
 from headrace.driver.restore_plan import restore_plan
 from headrace.driver.services import JobPort
 from headrace.errors import IllegalState
