@@ -24,12 +24,12 @@ from headrace.graph.plan import JobPlan
 from headrace.ids import JobId
 from headrace.records.key_groups import key_group_range
 from headrace.records.types import PICKLED
-from headrace.storage.checkpoints import publish
 from headrace.storage.handles import FileSegment
 from headrace.storage.layout import AttemptId, JobLayout, shared_file, subtask_owner
 from headrace.storage.local import LocalStore
 from headrace.storage.log import JobLog
 from headrace.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
+from headrace.storage.published_snapshots import publish
 from headrace.storage.remote import open_store
 
 SUBTASKS, FILES = 100, 200_000

@@ -56,11 +56,11 @@ from headrace.job.status import Status
 from headrace.records.batch import Batch
 from headrace.rest import discovery
 from headrace.state.local_directory import LocalDirectory
-from headrace.storage.checkpoints import load_snapshot, require_intact
 from headrace.storage.layout import JobLayout
 from headrace.storage.local import LocalStore
 from headrace.storage.log import read_log
 from headrace.storage.objects import OutcomeUnknown, storage_error
+from headrace.storage.published_snapshots import load_snapshot, require_intact
 from headrace.storage.remote import RoutingStore, open_store
 from headrace.testing.simulation import cluster as simulated
 from headrace.worker import shell as worker_shell

@@ -5,7 +5,7 @@ import typer.testing
 from edge_kit import counted, files_below
 
 from headrace.cli.main import app as command_line
-from headrace.storage.checkpoints import load_snapshot, require_intact
+from headrace.storage.published_snapshots import load_snapshot, require_intact
 from headrace.storage.remote import open_store
 
 INCREMENTAL = {

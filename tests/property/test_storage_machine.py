@@ -31,9 +31,8 @@ from headrace.checkpoint.settings import ClaimMode
 from headrace.checkpoint.types import SnapshotType
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId, OperatorId
-from headrace.storage import checkpoints, gc, shared
+from headrace.storage import gc, published_snapshots, shared
 from headrace.storage import log as log_module
-from headrace.storage.checkpoints import discard_checkpoint, discard_pending, load_snapshot, publish, require_intact
 from headrace.storage.gc import collect, plan_gc
 from headrace.storage.handles import FileSegment
 from headrace.storage.layout import JobLayout, PathKind, subtask_owner
@@ -47,6 +46,13 @@ from headrace.storage.manifest import (
     handles_of,
 )
 from headrace.storage.objects import OutcomeUnknown
+from headrace.storage.published_snapshots import (
+    discard_checkpoint,
+    discard_pending,
+    load_snapshot,
+    publish,
+    require_intact,
+)
 from headrace.storage.reader import SnapshotReader
 from headrace.storage.shared import SharedStateRegistry
 from headrace.storage.writer import Scope, SnapshotTarget, StateWriter
@@ -526,7 +532,7 @@ def gc_takes_damaged_metadata_for_none(patch):
 
 
 def metadata_is_written_over(patch):
-    patch.setattr(checkpoints, "create", lambda store, path, data: store.put(path, data) or True)
+    patch.setattr(published_snapshots, "create", lambda store, path, data: store.put(path, data) or True)
 
 
 def ids_are_taken_again(patch):

@@ -11,7 +11,7 @@ from headrace import KeyedProcessFunction, RestartStrategies, ValueStateDescript
 from headrace.cli.main import app
 from headrace.config import Configuration, set_process_defaults
 from headrace.errors import HeadraceError
-from headrace.storage.checkpoints import dispose_savepoint
+from headrace.storage.published_snapshots import dispose_savepoint
 from headrace.storage.remote import open_store
 
 CANONICAL = next(path for path in GOLDEN if path.name == "hashmap-canonical")

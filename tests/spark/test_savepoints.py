@@ -12,7 +12,7 @@ from headrace import RestartStrategies
 from headrace.errors import HeadraceError, IllegalState, NotEnoughSlots
 from headrace.job.status import JobStatus
 from headrace.job_client import SavepointFormat
-from headrace.storage.checkpoints import load_snapshot
+from headrace.storage.published_snapshots import load_snapshot
 from headrace.storage.remote import open_store
 
 FORMATS = [SavepointFormat.CANONICAL, SavepointFormat.NATIVE]

@@ -24,7 +24,7 @@ from headrace.driver.log_output import make_console
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.rest.client import RemoteJob, RestError, find_job, find_jobs, find_servers
 from headrace.rest.discovery import Server, login_address
-from headrace.storage.checkpoints import dispose_savepoint
+from headrace.storage.published_snapshots import dispose_savepoint
 from headrace.storage.remote import open_store
 
 _COMPLETION_SECONDS = 2.0  # the user waits with a word half written

@@ -40,8 +40,8 @@ from headrace.errors import IllegalState, StorageError
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, OperatorId, VertexId
 from headrace.job.alignment import WatermarkAligner
-from headrace.storage.checkpoints import Snapshot
 from headrace.storage.objects import MissingObject, OutcomeUnknown
+from headrace.storage.published_snapshots import Snapshot
 
 
 @dataclass(slots=True)

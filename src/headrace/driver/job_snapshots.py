@@ -17,7 +17,7 @@ from headrace.driver.snapshot_loader import SnapshotLoader
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId
 from headrace.storage import manifest as mf
-from headrace.storage.checkpoints import Snapshot
+from headrace.storage.published_snapshots import Snapshot
 from headrace.storage.settings import StorageSettings
 
 

@@ -16,7 +16,6 @@ from headrace.driver.snapshot_loader import load_patiently
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId
 from headrace.storage import manifest as mf
-from headrace.storage.checkpoints import Snapshot, load_snapshot
 from headrace.storage.handles import size_of
 from headrace.storage.layout import JobLayout, resolve_ref
 from headrace.storage.log import (
@@ -31,6 +30,7 @@ from headrace.storage.log import (
 )
 from headrace.storage.memory_log import MemoryLog
 from headrace.storage.objects import MissingObject, ObjectStore
+from headrace.storage.published_snapshots import Snapshot, load_snapshot
 from headrace.storage.remote import open_store
 from headrace.storage.settings import StorageKind, StorageSettings
 

@@ -13,8 +13,8 @@ from headrace.errors import StorageError
 from headrace.ids import OperatorId
 from headrace.state.operator import OperatorStateBackend, rescale
 from headrace.storage import manifest as mf
-from headrace.storage.checkpoints import Snapshot, load_snapshot
 from headrace.storage.objects import MissingObject, ObjectStore
+from headrace.storage.published_snapshots import Snapshot, load_snapshot
 from headrace.storage.reader import SnapshotReader
 
 _TRIES = 5

@@ -35,7 +35,7 @@ from headrace.rest.jobs import Jobs, UnknownJob
 from headrace.rest.operations import Operations, TooManyOperations, UnknownOperation
 from headrace.rest.reference import reference_page
 from headrace.rest.state_browser import StateBrowser, UnknownCursor, key_groups
-from headrace.storage.checkpoints import dispose_savepoint
+from headrace.storage.published_snapshots import dispose_savepoint
 from headrace.storage.remote import open_store
 
 Document = dict[str, Any]

@@ -34,8 +34,8 @@ from headrace.state.parquet.keyed import CANONICAL, read_tables, stored_tables, 
 from headrace.state.parquet.operator import operator_schema, operator_table
 from headrace.state.schema import widest_form
 from headrace.storage import manifest as mf
-from headrace.storage.checkpoints import Snapshot, load_snapshot, require_intact
 from headrace.storage.objects import ObjectStore
+from headrace.storage.published_snapshots import Snapshot, load_snapshot, require_intact
 from headrace.storage.reader import SnapshotReader
 from headrace.storage.remote import open_store
 from headrace.worker.snapshots.restore import Payloads

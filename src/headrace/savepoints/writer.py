@@ -34,7 +34,6 @@ from headrace.records.types import TypeInformation, as_type
 from headrace.state.api import StateDescriptor
 from headrace.state.parquet import keyed as parquet
 from headrace.storage import manifest as mf
-from headrace.storage.checkpoints import Snapshot, load_snapshot, publish
 from headrace.storage.handles import FileSegment
 from headrace.storage.layout import (
     AttemptId,
@@ -44,6 +43,7 @@ from headrace.storage.layout import (
     table_directory,
 )
 from headrace.storage.objects import ObjectStore
+from headrace.storage.published_snapshots import Snapshot, load_snapshot, publish
 from headrace.storage.remote import open_store
 
 __all__ = ["SavepointWriter"]

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import msgspec
 
 from headrace.checkpoint.handles import CorruptState
-from headrace.storage.checkpoints import Snapshot, delete_each, load_snapshot
 from headrace.storage.layout import AttemptId, JobLayout, ParsedPath, PathKind
 from headrace.storage.log import CompletedRef, LogEntry, read_log
 from headrace.storage.objects import MissingObject, ObjectInfo, ObjectStore
+from headrace.storage.published_snapshots import Snapshot, delete_each, load_snapshot
 
 
 class GcVerdict(enum.Enum):

@@ -31,7 +31,6 @@ from headrace.checkpoint.commits import NO_COMMITS, Commits
 from headrace.checkpoint.handles import CorruptState
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId
-from headrace.storage.checkpoints import Snapshot, load_snapshot
 from headrace.storage.layout import AttemptId, JobLayout, PathKind, is_job_id, make_ref, metadata_path, resolve_ref
 from headrace.storage.objects import (
     MissingObject,
@@ -41,6 +40,7 @@ from headrace.storage.objects import (
     create,
     normalise,
 )
+from headrace.storage.published_snapshots import Snapshot, load_snapshot
 from headrace.storage.sealed import HEADER_SIZE, actual_crc32, seal, sealed_crc32, unseal
 
 CommitNumber = NewType("CommitNumber", int)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from headrace.checkpoint.commits import NO_COMMITS, Commits
-from headrace.storage.checkpoints import Snapshot
 from headrace.storage.layout import AttemptId
 from headrace.storage.log import CommitNumber, CompletedRef
+from headrace.storage.published_snapshots import Snapshot
 
 
 class MemoryLog:

@@ -12,9 +12,9 @@ from headrace.config import Configuration
 from headrace.driver.job_snapshots import JobSnapshots
 from headrace.driver.services import DriverIo
 from headrace.ids import new_job_id
-from headrace.storage.checkpoints import publish
 from headrace.storage.layout import AttemptId
 from headrace.storage.manifest import Manifest
+from headrace.storage.published_snapshots import publish
 from headrace.storage.remote import open_store
 
 PROPERTIES = CheckpointProperties.for_checkpoint(CheckpointSettings.from_configuration(Configuration()).retention)

@@ -14,12 +14,12 @@ from headrace.driver.services import JobPort
 from headrace.errors import IllegalState
 from headrace.ids import JobId
 from headrace.records.key_groups import key_group_range
-from headrace.storage.checkpoints import publish
 from headrace.storage.handles import InlineBytes
 from headrace.storage.layout import AttemptId, JobLayout
 from headrace.storage.local import LocalStore
 from headrace.storage.log import JobLog
 from headrace.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
+from headrace.storage.published_snapshots import publish
 from headrace.testing.simulation.cluster import SimulatedIo
 from headrace.testing.storage_faults import MemoryStore
 

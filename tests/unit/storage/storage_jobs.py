@@ -5,9 +5,9 @@ from __future__ import annotations
 from headrace.checkpoint.types import SnapshotType
 from headrace.ids import JobId, OperatorId
 from headrace.records.key_groups import KeyGroupRange
-from headrace.storage.checkpoints import publish
 from headrace.storage.layout import AttemptId, JobLayout, subtask_owner
 from headrace.storage.manifest import Manifest, OperatorManifest, PieceKind, StatePiece, SubtaskManifest
+from headrace.storage.published_snapshots import publish
 from headrace.storage.writer import Scope, SnapshotTarget, StateWriter
 
 JOB = JobId("0123456789abcdef" * 2)

@@ -12,7 +12,12 @@ from headrace.checkpoint.handles import CorruptState
 from headrace.checkpoint.types import SnapshotType
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId
-from headrace.storage.checkpoints import (
+from headrace.storage.handles import FileSegment
+from headrace.storage.layout import AttemptId, JobLayout, make_savepoint_directory
+from headrace.storage.local import LocalStore
+from headrace.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece, decode_manifest, handles_of
+from headrace.storage.objects import MissingObject, OutcomeUnknown
+from headrace.storage.published_snapshots import (
     discard_checkpoint,
     discard_pending,
     dispose_savepoint,
@@ -20,11 +25,6 @@ from headrace.storage.checkpoints import (
     publish,
     require_intact,
 )
-from headrace.storage.handles import FileSegment
-from headrace.storage.layout import AttemptId, JobLayout, make_savepoint_directory
-from headrace.storage.local import LocalStore
-from headrace.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece, decode_manifest, handles_of
-from headrace.storage.objects import MissingObject, OutcomeUnknown
 from headrace.storage.reader import SnapshotReader
 from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 

@@ -7,11 +7,11 @@ from storage_jobs import JOB, LAYOUT, take, write_pieces
 
 from headrace.errors import StorageError
 from headrace.ids import JobId
-from headrace.storage.checkpoints import load_snapshot, require_intact
 from headrace.storage.gc import GcVerdict, collect, plan_gc
 from headrace.storage.layout import AttemptId, JobLayout
 from headrace.storage.log import JobLog, read_log
 from headrace.storage.manifest import FORMAT_VERSION, MAGIC
+from headrace.storage.published_snapshots import load_snapshot, require_intact
 from headrace.storage.sealed import seal
 from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 

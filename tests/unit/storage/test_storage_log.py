@@ -14,7 +14,6 @@ from headrace.checkpoint.handles import CorruptState
 from headrace.checkpoint.types import SnapshotType
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId
-from headrace.storage.checkpoints import discard_checkpoint
 from headrace.storage.layout import AttemptId, JobLayout
 from headrace.storage.log import (
     KEPT_ENTRIES,
@@ -35,6 +34,7 @@ from headrace.storage.log import (
     read_logs,
 )
 from headrace.storage.objects import OutcomeUnknown
+from headrace.storage.published_snapshots import discard_checkpoint
 from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 

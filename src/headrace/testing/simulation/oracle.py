@@ -19,7 +19,7 @@ from headrace.job.machine import JobMachine, Phase
 from headrace.job.status import JobStatus
 from headrace.job.story import AttemptOutcome
 from headrace.state.api import ValueStateDescriptor
-from headrace.storage.checkpoints import Snapshot, load_snapshot, require_intact
+from headrace.storage.published_snapshots import Snapshot, load_snapshot, require_intact
 from headrace.storage.reader import SnapshotReader
 from headrace.testing.simulation.cluster import Attempt, Driver
 from headrace.testing.simulation.timed import Expected
