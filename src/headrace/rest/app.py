@@ -26,7 +26,7 @@ from headrace.driver.log_output import recent_log
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.graph.job_graph import Vertex
 from headrace.job_client import JobClient
-from headrace.rest import checkpoints, documents, metrics, models, prometheus, vertices
+from headrace.rest import checkpoint_documents, documents, metrics, models, prometheus, vertices
 from headrace.rest.access import Access
 from headrace.rest.cache import Cache, PolledAnswers, PolledResponse, to_json
 from headrace.rest.dashboard import Dashboard
@@ -355,10 +355,10 @@ class _Api:
         return self._tracker(job_id).snapshot()
 
     def checkpoints(self, job_id: str) -> Response:
-        return self._of_job(job_id, lambda _: checkpoints.checkpoints(self._stats(job_id)))
+        return self._of_job(job_id, lambda _: checkpoint_documents.checkpoints(self._stats(job_id)))
 
     def checkpoint_config(self, job_id: str) -> Response:
-        make = lambda job: checkpoints.checkpoint_config(job.configuration)  # noqa: E731
+        make = lambda job: checkpoint_documents.checkpoint_config(job.configuration)  # noqa: E731
         return self._of_job(job_id, make)
 
     def _checkpoint(self, job_id: str, checkpoint_id: int) -> CheckpointStats:
@@ -371,24 +371,24 @@ class _Api:
         return found
 
     def checkpoint(self, job_id: str, checkpoint_id: int) -> Response:
-        make = lambda _: checkpoints.checkpoint_details(self._checkpoint(job_id, checkpoint_id))  # noqa: E731
+        make = lambda _: checkpoint_documents.checkpoint_details(self._checkpoint(job_id, checkpoint_id))  # noqa: E731
         return self._of_job(job_id, make)
 
     def subtasks(self, job_id: str, checkpoint_id: int, vertex_id: str) -> Response:
         def make(_: SparkJob) -> object:
             stats = self._checkpoint(job_id, checkpoint_id)
-            of_vertex = checkpoints.by_head(stats).get(vertex_id)
+            of_vertex = checkpoint_documents.by_head(stats).get(vertex_id)
             if of_vertex is None:
                 raise HTTPException(
                     404, f"vertex {vertex_id} has no part in checkpoint {checkpoint_id} of job {job_id}"
                 )
-            return checkpoints.subtask_details(stats, of_vertex, vertex_id)
+            return checkpoint_documents.subtask_details(stats, of_vertex, vertex_id)
 
         return self._of_job(job_id, make)
 
     def timeline(self, job_id: str, checkpoint_id: int) -> Response:
         """Return the times at which each subtask received the barriers and ended each part of its work."""
-        make = lambda job: checkpoints.timeline(self._checkpoint(job_id, checkpoint_id), job.plan.graph)  # noqa: E731
+        make = lambda job: checkpoint_documents.timeline(self._checkpoint(job_id, checkpoint_id), job.plan.graph)  # noqa: E731
         return self._of_job(job_id, make)
 
     def trigger_checkpoint(self, job_id: str, body: CheckpointBody | None = None) -> Document:
@@ -430,7 +430,7 @@ class _Api:
         """Return the figures that the policy for full checkpoints compares, over time, with its limits."""
 
         def make(job: SparkJob) -> object:
-            return checkpoints.state_files(self._stats(job_id), job.configuration, job.plan.graph)
+            return checkpoint_documents.state_files(self._stats(job_id), job.configuration, job.plan.graph)
 
         return self._of_job(job_id, make)
 
@@ -481,7 +481,7 @@ class _Api:
             found.append(make_change(job.job_id, "metrics", metrics_of))
             newest = () if job.stats is None else job.stats.snapshot(_NEWEST).history
             for one in reversed(newest):
-                document = {"jid": job.job_id, **checkpoints.checkpoint(one)}
+                document = {"jid": job.job_id, **checkpoint_documents.checkpoint(one)}
                 found.append(make_change(job.job_id, "checkpoint", document, key=one.id))
         return found
 

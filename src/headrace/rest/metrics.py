@@ -11,7 +11,7 @@ from headrace.driver.job import SparkJob
 from headrace.driver.metrics import SubtaskMeasures
 from headrace.driver.services import driver_time
 from headrace.graph.job_graph import Vertex
-from headrace.rest.checkpoints import by_head
+from headrace.rest.checkpoint_documents import by_head
 
 Document = dict[str, Any]
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from headrace.checkpoint.stats import CheckpointStats, StatsTracker, VertexStats
 from headrace.job.status import JobStatus
-from headrace.rest import checkpoints
+from headrace.rest import checkpoint_documents
 from headrace.rest.app import make_app
 from headrace.rest.cache import PolledAnswers, to_json
 from headrace.rest.jobs import Jobs
@@ -199,7 +199,9 @@ def test_checkpoints_that_do_not_change_any_more_are_encoded_once(monkeypatch):
     """A history of hundreds of checkpoints is polled."""
     made = []
     monkeypatch.setattr(
-        checkpoints, "checkpoint", lambda one, make=checkpoints.checkpoint: made.append(one.id) or make(one)
+        checkpoint_documents,
+        "checkpoint",
+        lambda one, make=checkpoint_documents.checkpoint: made.append(one.id) or make(one),
     )
     tracker = StatsTracker(10)
     for number in range(1, 5):
@@ -213,7 +215,7 @@ def test_checkpoints_that_do_not_change_any_more_are_encoded_once(monkeypatch):
 
     def history():
         made.clear()
-        found = checkpoints.checkpoints(tracker.snapshot())
+        found = checkpoint_documents.checkpoints(tracker.snapshot())
         found["latest"].clear()
         return json.loads(to_json(found))["history"]
 

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.checkpoint.stats import SubtaskMetrics, SubtaskStats
-from headrace.rest.checkpoints import _moments
+from headrace.rest.checkpoint_documents import _moments
 
 T = 1_000_000  # when the checkpoint was triggered, by the driver's clock
 NAMES = ["first_barrier", "last_barrier", "sync_start", "sync_end", "async_end", "ack_timestamp"]
