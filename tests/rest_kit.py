@@ -10,7 +10,7 @@ from headrace.checkpoint.events import RequestDone
 from headrace.checkpoint.stats import CheckpointStats, StatsTracker, SubtaskMetrics, SubtaskStats, VertexStats
 from headrace.config import Configuration
 from headrace.control.messages import RecordSample, Register, SampleStacks, StackSample
-from headrace.driver.metrics import SubtaskMeasures
+from headrace.driver.metrics_history import SubtaskMeasures
 from headrace.driver.probes import Question
 from headrace.job import events as ev
 from headrace.job.machine import JobMachine

@@ -20,7 +20,7 @@ from headrace.control.messages import Metrics, Probe, Register
 from headrace.driver.checkpoint_service import CheckpointService
 from headrace.driver.cluster import Cluster
 from headrace.driver.job_master import JobMaster, MasterEvent, OnOutput
-from headrace.driver.metrics import SubtaskMeasures
+from headrace.driver.metrics_history import SubtaskMeasures
 from headrace.driver.probes import Question
 from headrace.driver.replan import with_key_groups
 from headrace.driver.services import DriverIo, driver_time, ends_soon

@@ -27,7 +27,7 @@ from headrace.control import messages as msg
 from headrace.driver.answers import Answers
 from headrace.driver.checkpoint_service import CheckpointService, Choice
 from headrace.driver.cluster import AttemptOver, Cluster, Submission, WorkerMessage
-from headrace.driver.metrics import MetricsHistory
+from headrace.driver.metrics_history import MetricsHistory
 from headrace.driver.probes import Probes, Question
 from headrace.driver.services import DriverIo, JobPort
 from headrace.driver.spans import Spans

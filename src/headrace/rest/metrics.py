@@ -8,7 +8,7 @@ from typing import Any
 from headrace.api.watermarks import MAX_WATERMARK
 from headrace.checkpoint.stats import StatsSnapshot, SubtaskStats
 from headrace.driver.job import SparkJob
-from headrace.driver.metrics import SubtaskMeasures
+from headrace.driver.metrics_history import SubtaskMeasures
 from headrace.driver.services import driver_time
 from headrace.graph.job_graph import Vertex
 from headrace.rest.checkpoint_documents import by_head

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.api.watermarks import MAX_WATERMARK
 from headrace.control.messages import Register, StackSample
 from headrace.driver.job import SparkJob
-from headrace.driver.metrics import SubtaskMeasures
+from headrace.driver.metrics_history import SubtaskMeasures
 from headrace.driver.services import driver_time
 from headrace.graph.job_graph import Vertex
 from headrace.job.events import Worker

@@ -1,7 +1,7 @@
 """The counters of workers, which the job's thread adds and other threads read."""
 
 from headrace.control.messages import Metrics
-from headrace.driver.metrics import MetricsHistory
+from headrace.driver.metrics_history import MetricsHistory
 
 
 def test_a_thread_that_reads_while_a_worker_is_added_finds_its_first_counters_or_none():
