@@ -26,7 +26,7 @@ from headrace.driver.log_output import recent_log
 from headrace.errors import HeadraceError, InvalidArgument
 from headrace.graph.job_graph import Vertex
 from headrace.job_client import JobClient
-from headrace.rest import checkpoint_documents, documents, metrics, models, prometheus, vertices
+from headrace.rest import checkpoint_documents, documents, metric_documents, models, prometheus, vertices
 from headrace.rest.access import Access
 from headrace.rest.cache import Cache, PolledAnswers, PolledResponse, to_json
 from headrace.rest.dashboard import Dashboard
@@ -225,20 +225,20 @@ class _Api:
 
     def metrics(self, job_id: str, get: str | None = None) -> Response:
         """Return the names of the job's metrics, or the values of those that `get` names; unknown ones are left out."""
-        return self._of_job(job_id, lambda _: metrics.selected(self._tracker(job_id).gauges(), get))
+        return self._of_job(job_id, lambda _: metric_documents.selected(self._tracker(job_id).gauges(), get))
 
     def vertex_metrics(self, job_id: str, vertex_id: str, get: str | None = None) -> Response:
         """As the job's; each name has the number of its subtask before it."""
 
         def make(job: SparkJob, vertex: Vertex) -> object:
-            return metrics.selected(metrics.numbered(_metrics_of(job, vertex)), get)
+            return metric_documents.selected(metric_documents.numbered(_metrics_of(job, vertex)), get)
 
         return self._of_vertex(job_id, vertex_id, make)
 
     def subtask_metrics(self, job_id: str, vertex_id: str, subtask: int, get: str | None = None) -> Response:
         def make(job: SparkJob, vertex: Vertex) -> object:
             _check_subtask(vertex, subtask)
-            return metrics.selected(_metrics_of(job, vertex).get(subtask, {}), get)
+            return metric_documents.selected(_metrics_of(job, vertex).get(subtask, {}), get)
 
         return self._of_vertex(job_id, vertex_id, make)
 
@@ -256,7 +256,7 @@ class _Api:
         def make(job: SparkJob, vertex: Vertex) -> object:
             by_subtask = _metrics_of(job, vertex)
             parts = [part for index, part in by_subtask.items() if any(index in numbers for numbers in wanted)]
-            return metrics.aggregated(parts, get, agg)
+            return metric_documents.aggregated(parts, get, agg)
 
         return self._of_vertex(job_id, vertex_id, make)
 
@@ -524,7 +524,7 @@ def _check_subtask(vertex: Vertex, subtask: int) -> None:
 
 
 def _metrics_of(job: SparkJob, vertex: Vertex) -> dict[int, dict[str, float]]:
-    return metrics.vertex_metrics(job, vertex, None if job.stats is None else job.stats.snapshot())
+    return metric_documents.vertex_metrics(job, vertex, None if job.stats is None else job.stats.snapshot())
 
 
 def _numbers(text: str | None) -> list[range]:

@@ -15,7 +15,7 @@ from headrace.driver.job import SparkJob
 from headrace.driver.services import driver_time
 from headrace.graph.job_graph import Vertex
 from headrace.job.status import JobStatus
-from headrace.rest.metrics import COUNTERS, newest_parts, subtask_metrics
+from headrace.rest.metric_documents import COUNTERS, newest_parts, subtask_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JOB, _TASK, _OPERATOR = "flink_jobmanager_job_", "flink_taskmanager_job_task_", "flink_taskmanager_job_task_operator_"
