@@ -16,7 +16,7 @@ from headrace.api.state_claims import taken_state
 from headrace.checkpoint.assignment import describe_state, unclaimed_state
 from headrace.checkpoint.types import Barrier
 from headrace.control.deployment import VertexRestore, describe_tasks
-from headrace.driver.splits import SourceSplits, dynamic_sources
+from headrace.driver.enumerators import SourceSplits, dynamic_sources
 from headrace.errors import IllegalState, StateMigrationError
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, VertexId

@@ -27,6 +27,7 @@ from headrace.checkpoint.store import CompletedCheckpoint
 from headrace.config import Configuration
 from headrace.control import messages as msg
 from headrace.control.deployment import VertexRestore, WorkerStorage
+from headrace.driver.enumerators import Splits
 from headrace.driver.epochs import Epochs
 from headrace.driver.job_snapshots import JobSnapshots
 from headrace.driver.replan import with_key_groups
@@ -34,7 +35,6 @@ from headrace.driver.restore_plan import claimed_state, restore_plan, saved_oper
 from headrace.driver.schedule import cron
 from headrace.driver.services import DriverIo, JobPort
 from headrace.driver.spans import Spans
-from headrace.driver.splits import Splits
 from headrace.driver.step_back import StepBack
 from headrace.errors import IllegalState, StorageError
 from headrace.graph.plan import JobPlan

@@ -17,7 +17,7 @@ from headrace.connectors.files.targets import PreparedFile
 from headrace.connectors.kafka.commit import KafkaCommittable
 from headrace.connectors.kafka.source import KafkaSplit, PartitionsFound
 from headrace.connectors.spark.source import OffsetSplit, PartitionSplit, RoundsPlanned
-from headrace.driver.splits import SplitsFound
+from headrace.driver.enumerators import SplitsFound
 from headrace.errors import InvalidArgument, StateMigrationError
 
 OURS = [

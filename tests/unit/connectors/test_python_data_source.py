@@ -20,7 +20,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 from headrace import StreamExecutionEnvironment
 from headrace.api.sources import ReaderContext
 from headrace.connectors.spark.source import OffsetSplit, PythonDataSource
-from headrace.driver.splits import SourceSplits, dynamic_sources
+from headrace.driver.enumerators import SourceSplits, dynamic_sources
 from headrace.errors import HeadraceError, InvalidArgument, UserCodeError
 from headrace.local import LocalRun
 

@@ -17,9 +17,9 @@ from headrace.control.control_server import ControlServer, WorkerKey
 from headrace.control.messages import AskForSplit, AssignSplits, Register, Running
 from headrace.control.worker_link import ControlClient
 from headrace.driver.cluster import WorkerMessage
+from headrace.driver.enumerators import Splits, SplitsFound
 from headrace.driver.job_master import JobMaster
 from headrace.driver.services import DriverIo, JobPort
-from headrace.driver.splits import Splits, SplitsFound
 from headrace.ids import new_job_id
 from headrace.job.events import StartRequested
 from headrace.job.machine import Phase
