@@ -24,7 +24,7 @@ from headrace.graph.plan import JobPlan
 from headrace.ids import JobId
 from headrace.records.key_groups import key_group_range
 from headrace.records.types import PICKLED
-from headrace.storage.handles import FileSegment
+from headrace.storage.byte_handles import FileSegment
 from headrace.storage.layout import AttemptId, JobLayout, shared_file, subtask_owner
 from headrace.storage.local import LocalStore
 from headrace.storage.log import JobLog

@@ -33,8 +33,8 @@ from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId, OperatorId
 from headrace.storage import gc, published_snapshots, shared
 from headrace.storage import log as log_module
+from headrace.storage.byte_handles import FileSegment
 from headrace.storage.gc import collect, plan_gc
-from headrace.storage.handles import FileSegment
 from headrace.storage.layout import JobLayout, PathKind, subtask_owner
 from headrace.storage.log import JobLog, SupersededError, load_completed, read_log
 from headrace.storage.manifest import (

@@ -22,7 +22,7 @@ from headrace.driver.snapshot_loader import SnapshotLoader
 from headrace.errors import IllegalState, StorageError
 from headrace.graph.plan import JobPlan
 from headrace.storage import manifest as mf
-from headrace.storage.handles import InlineBytes
+from headrace.storage.byte_handles import InlineBytes
 from headrace.storage.layout import make_savepoint_directory, savepoint_target
 from headrace.storage.log import CommitNumber, SupersededError
 from headrace.storage.objects import ObjectStore, OutcomeUnknown

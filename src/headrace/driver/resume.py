@@ -16,7 +16,7 @@ from headrace.driver.snapshot_loader import load_patiently
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId
 from headrace.storage import manifest as mf
-from headrace.storage.handles import size_of
+from headrace.storage.byte_handles import size_of
 from headrace.storage.layout import JobLayout, resolve_ref
 from headrace.storage.log import (
     CompletedRef,

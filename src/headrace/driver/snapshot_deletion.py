@@ -15,7 +15,7 @@ from headrace.control.messages import TaskState
 from headrace.driver.resume import Start
 from headrace.driver.shared_files import SharedFiles
 from headrace.driver.snapshot_loader import SnapshotLoader
-from headrace.storage.handles import FileSegment
+from headrace.storage.byte_handles import FileSegment
 from headrace.storage.layout import is_inside
 from headrace.storage.objects import ObjectStore
 from headrace.storage.published_snapshots import (

@@ -34,7 +34,7 @@ from headrace.records.types import TypeInformation, as_type
 from headrace.state.api import StateDescriptor
 from headrace.state.parquet import keyed as parquet
 from headrace.storage import manifest as mf
-from headrace.storage.handles import FileSegment
+from headrace.storage.byte_handles import FileSegment
 from headrace.storage.layout import (
     AttemptId,
     make_savepoint_directory,

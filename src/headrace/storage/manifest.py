@@ -25,7 +25,7 @@ from headrace.checkpoint.types import SnapshotType
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId, OperatorId
 from headrace.records.key_groups import KeyGroupRange
-from headrace.storage.handles import FileSegment, Handle, Placeholder, size_of
+from headrace.storage.byte_handles import FileSegment, Handle, Placeholder, size_of
 from headrace.storage.layout import AttemptId, creator_of
 from headrace.storage.sealed import seal, unseal
 

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.checkpoint.handles import CorruptState
 from headrace.errors import IllegalState, StorageError
-from headrace.storage.handles import FileSegment, Handle
+from headrace.storage.byte_handles import FileSegment, Handle
 from headrace.storage.layout import (
     METADATA,
     AttemptId,

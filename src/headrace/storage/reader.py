@@ -8,7 +8,7 @@ from typing import Final, assert_never
 
 from headrace.checkpoint.handles import CorruptState
 from headrace.errors import IllegalState
-from headrace.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
+from headrace.storage.byte_handles import FileSegment, Handle, InlineBytes, Placeholder
 from headrace.storage.layout import is_shared_file
 from headrace.storage.objects import MissingObject, ObjectStore
 

@@ -18,7 +18,7 @@ import msgspec
 from headrace.checkpoint.settings import ClaimMode
 from headrace.errors import IllegalState
 from headrace.ids import OperatorId
-from headrace.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
+from headrace.storage.byte_handles import FileSegment, Handle, InlineBytes, Placeholder
 from headrace.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece
 
 

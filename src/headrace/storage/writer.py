@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from headrace.errors import IllegalState, StorageError
-from headrace.storage.handles import FileSegment, Handle, InlineBytes, Placeholder
+from headrace.storage.byte_handles import FileSegment, Handle, InlineBytes, Placeholder
 from headrace.storage.layout import AttemptId, private_file, shared_file
 from headrace.storage.manifest import SnapshotPart
 from headrace.storage.objects import ObjectStore, ObjectWriter, reported

@@ -16,7 +16,7 @@ from headrace.errors import IllegalState, StateMigrationError
 from headrace.graph.plan import make_plan
 from headrace.ids import JobId
 from headrace.records.key_groups import key_group_range
-from headrace.storage.handles import InlineBytes
+from headrace.storage.byte_handles import InlineBytes
 from headrace.storage.layout import AttemptId
 from headrace.storage.manifest import Manifest, OperatorManifest, PieceKind, SnapshotPart, StatePiece, SubtaskManifest
 

@@ -14,7 +14,7 @@ from headrace.driver.services import JobPort
 from headrace.errors import IllegalState
 from headrace.ids import JobId
 from headrace.records.key_groups import key_group_range
-from headrace.storage.handles import InlineBytes
+from headrace.storage.byte_handles import InlineBytes
 from headrace.storage.layout import AttemptId, JobLayout
 from headrace.storage.local import LocalStore
 from headrace.storage.log import JobLog

@@ -12,7 +12,7 @@ from headrace.checkpoint.handles import CorruptState
 from headrace.checkpoint.types import SnapshotType
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId
-from headrace.storage.handles import FileSegment
+from headrace.storage.byte_handles import FileSegment
 from headrace.storage.layout import AttemptId, JobLayout, make_savepoint_directory
 from headrace.storage.local import LocalStore
 from headrace.storage.manifest import Manifest, PieceKind, SnapshotPart, StatePiece, decode_manifest, handles_of

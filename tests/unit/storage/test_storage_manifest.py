@@ -14,7 +14,7 @@ from headrace.checkpoint.types import SnapshotType
 from headrace.errors import IllegalState, StorageError
 from headrace.ids import JobId, OperatorId
 from headrace.records.key_groups import KeyGroupRange
-from headrace.storage.handles import FileSegment, InlineBytes, Placeholder
+from headrace.storage.byte_handles import FileSegment, InlineBytes, Placeholder
 from headrace.storage.layout import AttemptId
 from headrace.storage.manifest import (
     FORMAT_VERSION,

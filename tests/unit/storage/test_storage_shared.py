@@ -8,7 +8,7 @@ from storage_jobs import OPERATOR, manifest_of
 from headrace.checkpoint.settings import ClaimMode
 from headrace.checkpoint.types import SnapshotType
 from headrace.errors import IllegalState
-from headrace.storage.handles import FileSegment, InlineBytes, Placeholder
+from headrace.storage.byte_handles import FileSegment, InlineBytes, Placeholder
 from headrace.storage.layout import AttemptId
 from headrace.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headrace.storage.shared import SharedStateRegistry, shared_key

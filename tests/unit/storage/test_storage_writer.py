@@ -12,7 +12,7 @@ import pytest
 
 from headrace.checkpoint.handles import CorruptState
 from headrace.errors import IllegalState, StorageError
-from headrace.storage.handles import FileSegment, InlineBytes, Placeholder, size_of
+from headrace.storage.byte_handles import FileSegment, InlineBytes, Placeholder, size_of
 from headrace.storage.layout import AttemptId
 from headrace.storage.local import LocalStore
 from headrace.storage.objects import ObjectStore

@@ -19,7 +19,7 @@ from headrace.state.backend import BackendSetup
 from headrace.state.hashmap.backend import HashMapBackend
 from headrace.state.operator import OperatorStateBackend
 from headrace.state.rocksdb import RocksDBBackend
-from headrace.storage.handles import Placeholder
+from headrace.storage.byte_handles import Placeholder
 from headrace.storage.layout import AttemptId
 from headrace.storage.shared import SharedStateRegistry
 from headrace.worker.operators.base import OperatorSnapshot

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Concatenate, ParamSpec
 from urllib.parse import quote
 
-from headrace.storage.handles import FileSegment
+from headrace.storage.byte_handles import FileSegment
 from headrace.storage.local import private_directory
 
 _CHUNK = 1 << 20

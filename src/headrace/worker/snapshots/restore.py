@@ -26,7 +26,7 @@ from headrace.records.batch import Batch
 from headrace.records.frames import STAMPED, FrameKind, pickle_rows
 from headrace.records.key_groups import key_group_range
 from headrace.state.operator import RestoredOperatorState, rescale
-from headrace.storage.handles import FileSegment, InlineBytes, Placeholder
+from headrace.storage.byte_handles import FileSegment, InlineBytes, Placeholder
 from headrace.storage.manifest import PieceKind, SnapshotPart, StatePiece
 from headrace.storage.objects import MissingObject, ObjectStore
 from headrace.storage.reader import SnapshotReader, missing
