@@ -27,12 +27,12 @@ from headrace.checkpoint.store import CompletedCheckpoint
 from headrace.config import Configuration
 from headrace.control import messages as msg
 from headrace.control.deployment import VertexRestore, WorkerStorage
+from headrace.driver.cron_schedule import cron
 from headrace.driver.enumerators import Splits
 from headrace.driver.epochs import Epochs
 from headrace.driver.job_snapshots import JobSnapshots
 from headrace.driver.replan import with_key_groups
 from headrace.driver.restore_plan import claimed_state, restore_plan, saved_operators
-from headrace.driver.schedule import cron
 from headrace.driver.services import DriverIo, JobPort
 from headrace.driver.spans import Spans
 from headrace.driver.step_back import StepBack

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from headrace.driver.schedule import cron
+from headrace.driver.cron_schedule import cron
 from headrace.errors import ConfigError
 
 
