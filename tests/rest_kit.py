@@ -12,7 +12,7 @@ from headrace.config import Configuration
 from headrace.control.messages import RecordSample, Register, SampleStacks, StackSample
 from headrace.driver.metrics_history import SubtaskMeasures
 from headrace.driver.probes import Question
-from headrace.job import events as ev
+from headrace.job import job_events as ev
 from headrace.job.machine import JobMachine
 from headrace.job.restart import FixedDelay
 from headrace.job.status import JobStatus

@@ -50,7 +50,7 @@ from headrace.driver.job_master import Call
 from headrace.driver.session import REQUIRED
 from headrace.errors import HeadraceError, JobFailed, StorageError
 from headrace.ids import JobId
-from headrace.job.events import CauseFound
+from headrace.job.job_events import CauseFound
 from headrace.job.machine import Phase, Timing
 from headrace.job.status import Status
 from headrace.records.batch import Batch

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.errors import JobFailed, StorageError
-from headrace.job import events as ev
+from headrace.job import job_events as ev
 from headrace.job.machine import JobMachine, Phase
 from headrace.job.restart import FixedDelay
 from headrace.job.status import JobStatus

@@ -31,7 +31,7 @@ from headrace.control.messages import (
 from headrace.driver import job as job_module
 from headrace.driver.cluster import AttemptOver, Submission, WorkerMessage
 from headrace.errors import JobFailed
-from headrace.job.events import CauseFound, Worker
+from headrace.job.job_events import CauseFound, Worker
 
 OPERATORS, PARALLELISM = 20, 64
 

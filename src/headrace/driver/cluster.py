@@ -10,7 +10,7 @@ from headrace.control.deployment import TaskDescriptor, VertexRestore, WorkerSto
 from headrace.control.messages import Failed, FromDriver, FromWorker, Register
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, VertexId
-from headrace.job.events import CauseFound, Worker
+from headrace.job.job_events import CauseFound, Worker
 
 
 @dataclass(frozen=True, slots=True)

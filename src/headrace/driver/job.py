@@ -28,7 +28,7 @@ from headrace.driver.spark_cluster import SparkCluster
 from headrace.errors import HeadraceError, IllegalState, JobCancelled
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, OperatorId, VertexId
-from headrace.job.events import CancelRequested, StartRequested
+from headrace.job.job_events import CancelRequested, StartRequested
 from headrace.job.machine import JobMachine, Timing
 from headrace.job.restart import RestartStrategy
 from headrace.job.status import JobStatus

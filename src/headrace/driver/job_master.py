@@ -34,7 +34,7 @@ from headrace.driver.spans import Spans
 from headrace.errors import HeadraceError, IllegalState, JobFailed, NotEnoughSlots, StorageError, UserCodeError
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, VertexId
-from headrace.job import events as ev
+from headrace.job import job_events as ev
 from headrace.job.machine import JobMachine, Phase, Timing
 from headrace.job.restart import RestartStrategy
 from headrace.job.status import JobStatus

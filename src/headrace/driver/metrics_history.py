@@ -10,7 +10,7 @@ from collections import deque
 import msgspec
 
 from headrace.control.messages import Metrics
-from headrace.job.events import Worker
+from headrace.job.job_events import Worker
 
 _KEPT = 6  # a rate is over about five seconds
 

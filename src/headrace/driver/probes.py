@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from headrace.control.messages import RecordSample, StackSample
-from headrace.job.events import Worker
+from headrace.job.job_events import Worker
 
 Answer: TypeAlias = StackSample | RecordSample
 

@@ -32,7 +32,7 @@ from headrace.driver.shipping import search_path, write_archive
 from headrace.errors import JobCancelled, NotEnoughSlots, WorkerLost
 from headrace.graph.levels import describe as describe_layout
 from headrace.graph.plan import JobPlan
-from headrace.job.events import CauseFound, Worker, WorkerDisconnected
+from headrace.job.job_events import CauseFound, Worker, WorkerDisconnected
 from headrace.worker.shell import LevelTask
 
 _RETRY_SECONDS = 0.5

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from headrace.errors import HeadraceError, IllegalState, JobCancelled, JobFailed
-from headrace.job import events as ev
+from headrace.job import job_events as ev
 from headrace.job.restart import RestartStrategy
 from headrace.job.status import LEGAL_MOVES, ExecutionState, JobStatus
 from headrace.job.story import AttemptOutcome, Cause, Story

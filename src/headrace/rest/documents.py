@@ -16,7 +16,7 @@ from headrace.control.messages import escaped
 from headrace.driver.job import SparkJob
 from headrace.driver.services import driver_time
 from headrace.graph.job_graph import Vertex
-from headrace.job.events import Worker
+from headrace.job.job_events import Worker
 from headrace.job.restart import from_configuration
 from headrace.job.status import ExecutionState, JobStatus
 from headrace.rest import vertices

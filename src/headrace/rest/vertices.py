@@ -13,7 +13,7 @@ from headrace.driver.job import SparkJob
 from headrace.driver.metrics_history import SubtaskMeasures
 from headrace.driver.services import driver_time
 from headrace.graph.job_graph import Vertex
-from headrace.job.events import Worker
+from headrace.job.job_events import Worker
 from headrace.job.status import ExecutionState, JobStatus
 
 Document = dict[str, Any]

@@ -15,7 +15,7 @@ from headrace.driver.cluster import AttemptOver, WorkerMessage
 from headrace.driver.job_master import JobMaster, _may_work_later
 from headrace.errors import JobFailed, NotEnoughSlots, StateMigrationError, StorageError, UserCodeError
 from headrace.ids import new_job_id
-from headrace.job.events import CancelRequested, CauseFound, StartRequested
+from headrace.job.job_events import CancelRequested, CauseFound, StartRequested
 from headrace.job.machine import Phase
 from headrace.job.restart import FixedDelay, NoRestart
 from headrace.job.status import JobStatus

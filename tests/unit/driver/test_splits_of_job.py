@@ -21,7 +21,7 @@ from headrace.driver.enumerators import Splits, SplitsFound
 from headrace.driver.job_master import JobMaster
 from headrace.driver.services import DriverIo, JobPort
 from headrace.ids import new_job_id
-from headrace.job.events import StartRequested
+from headrace.job.job_events import StartRequested
 from headrace.job.machine import Phase
 from headrace.job.restart import NoRestart
 from headrace.job.status import JobStatus

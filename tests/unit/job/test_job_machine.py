@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.errors import IllegalState, JobCancelled, JobFailed, StateMigrationError, StorageError
-from headrace.job import events as ev
+from headrace.job import job_events as ev
 from headrace.job.machine import JobMachine, Phase, Timing
 from headrace.job.restart import FixedDelay, NoRestart
 from headrace.job.status import LEGAL_MOVES, JobStatus

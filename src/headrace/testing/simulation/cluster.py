@@ -33,7 +33,7 @@ from headrace.driver.services import DriverIo
 from headrace.errors import HeadraceError, JobFailed, StorageError, WorkerLost
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, VertexId
-from headrace.job.events import CancelRequested, CauseFound, StartRequested
+from headrace.job.job_events import CancelRequested, CauseFound, StartRequested
 from headrace.job.machine import Timing
 from headrace.job.restart import FixedDelay
 from headrace.job.status import Status
