@@ -30,7 +30,7 @@ from headrace.rest import checkpoint_documents, documents, metric_documents, mod
 from headrace.rest.access import Access
 from headrace.rest.cache import Cache, PolledAnswers, PolledResponse, to_json
 from headrace.rest.dashboard import Dashboard
-from headrace.rest.events import EventStream, JobChange, make_change
+from headrace.rest.event_stream import EventStream, JobChange, make_change
 from headrace.rest.jobs import Jobs, UnknownJob
 from headrace.rest.operations import Operations, TooManyOperations, UnknownOperation
 from headrace.rest.reference import reference_page

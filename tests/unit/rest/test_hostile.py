@@ -16,7 +16,7 @@ from headrace.errors import UserCodeError
 from headrace.graph.plan import JobPlan
 from headrace.job.status import JobStatus
 from headrace.rest.cache import Cache
-from headrace.rest.events import EventStream, _Client, make_change
+from headrace.rest.event_stream import EventStream, _Client, make_change
 from rest_kit import ID, FakeJob, checked, client_of, default_plan
 from rig import plan_of
 from waiting import wait_until
