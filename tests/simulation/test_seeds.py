@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from effort import examples
 from headrace.api.windows import TimeWindow
-from headrace.job.alignment import WatermarkAligner
+from headrace.job.watermark_alignment import WatermarkAligner
 from headrace.records import batch, narrowing
 from headrace.state.backend import KeyedStateBackend
 from headrace.state.hashmap.increments import History

@@ -39,7 +39,7 @@ from headrace.driver.step_back import StepBack
 from headrace.errors import IllegalState, StorageError
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, OperatorId, VertexId
-from headrace.job.alignment import WatermarkAligner
+from headrace.job.watermark_alignment import WatermarkAligner
 from headrace.storage.objects import MissingObject, OutcomeUnknown
 from headrace.storage.published_snapshots import Snapshot
 

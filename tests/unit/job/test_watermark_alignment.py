@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.job.alignment import WatermarkAligner
+from headrace.job.watermark_alignment import WatermarkAligner
 
 GROUPS = {"a": ("g", 10), "b": ("g", 10), "c": ("g", 3), "x": ("other", 0), "alone": None}
 
