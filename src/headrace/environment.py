@@ -63,7 +63,7 @@ from headrace.local import LocalRun
 from headrace.records.html_tables import html_table
 from headrace.records.types import TypeInformation, as_type
 from headrace.rest.server import linger, register
-from headrace.storage.settings import StorageSettings
+from headrace.storage.storage_settings import StorageSettings
 from headrace.worker.operators.sinks import decode_collected
 
 __all__ = ["JobClient", "JobExecutionResult", "StreamExecutionEnvironment"]

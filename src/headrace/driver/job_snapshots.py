@@ -18,7 +18,7 @@ from headrace.graph.plan import JobPlan
 from headrace.ids import JobId
 from headrace.storage import manifest as mf
 from headrace.storage.published_snapshots import Snapshot
-from headrace.storage.settings import StorageSettings
+from headrace.storage.storage_settings import StorageSettings
 
 
 class JobSnapshots:

@@ -27,7 +27,7 @@ from headrace.storage.layout import make_savepoint_directory, savepoint_target
 from headrace.storage.log import CommitNumber, SupersededError
 from headrace.storage.objects import ObjectStore, OutcomeUnknown
 from headrace.storage.published_snapshots import Snapshot, publish
-from headrace.storage.settings import StorageSettings
+from headrace.storage.storage_settings import StorageSettings
 
 _TRIES = 5
 _PAUSE_SECONDS = 0.5

@@ -32,7 +32,7 @@ from headrace.storage.memory_log import MemoryLog
 from headrace.storage.objects import MissingObject, ObjectStore
 from headrace.storage.published_snapshots import Snapshot, load_snapshot
 from headrace.storage.remote import open_store
-from headrace.storage.settings import StorageKind, StorageSettings
+from headrace.storage.storage_settings import StorageKind, StorageSettings
 
 _CLAIM_TRIES = 20
 

@@ -19,7 +19,7 @@ from headrace.control.messages import FromDriver
 from headrace.driver.spans import find_tracer
 from headrace.storage.objects import ObjectStore
 from headrace.storage.remote import open_store
-from headrace.storage.settings import StorageSettings
+from headrace.storage.storage_settings import StorageSettings
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 4

@@ -27,7 +27,7 @@ from headrace.storage.byte_handles import FileSegment, Handle, InlineBytes, Plac
 from headrace.storage.layout import AttemptId, private_file, shared_file
 from headrace.storage.manifest import SnapshotPart
 from headrace.storage.objects import ObjectStore, ObjectWriter, reported
-from headrace.storage.settings import MAX_JOBMANAGER_STATE
+from headrace.storage.storage_settings import MAX_JOBMANAGER_STATE
 
 _FILE_CHUNK: Final = 1 << 20
 _DIGEST: Final = 32  # hex digits

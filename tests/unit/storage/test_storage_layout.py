@@ -31,7 +31,7 @@ from headrace.storage.layout import (
     table_file,
 )
 from headrace.storage.local import LocalStore
-from headrace.storage.settings import StorageKind, StorageSettings
+from headrace.storage.storage_settings import StorageKind, StorageSettings
 from headrace.testing.storage_faults import MemoryStore
 
 JOB = JobId("0123456789abcdef" * 2)

@@ -28,7 +28,7 @@ from headrace.storage.objects import (
     scheme_of,
 )
 from headrace.storage.remote import open_store
-from headrace.storage.settings import StorageSettings
+from headrace.storage.storage_settings import StorageSettings
 from headrace.testing.storage_faults import Fault, FaultKind, FaultyStore, MemoryStore, Operation
 
 WRITERS = 16

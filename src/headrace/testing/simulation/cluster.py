@@ -38,7 +38,7 @@ from headrace.job.machine import Timing
 from headrace.job.restart import FixedDelay
 from headrace.job.status import Status
 from headrace.storage.objects import ObjectStore
-from headrace.storage.settings import StorageSettings
+from headrace.storage.storage_settings import StorageSettings
 from headrace.testing.simulation.world import Violation
 from headrace.worker.failures import describe
 from headrace.worker.mailbox import Mailbox
