@@ -93,6 +93,16 @@ def test_the_top_of_the_package_can_be_overlooked():
     assert len(top) <= 22, sorted(path.stem for path in top)
 
 
+def test_a_file_name_of_the_runtime_occurs_once():
+    """So that a traceback or a search says which file it means."""
+    places: dict[str, list[str]] = {}
+    for folder in ("driver", "worker", "checkpoint", "storage", "rest", "control", "job"):
+        for path in (SOURCE / folder).rglob("*.py"):
+            if path.name != "__init__.py":
+                places.setdefault(path.name, []).append(name_of(path))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 def test_a_class_name_has_one_meaning():
     """PyFlink's mirror aside, whose thin classes have the names of what they wrap."""
     places: dict[str, list[str]] = {}
