@@ -116,7 +116,7 @@ class LocalRun:
         while self._round(reading=False):
             pass
         for task in subtasks:
-            if task.is_source:
+            if task.source is not None:
                 with reported("a subtask"):
                     task.trigger(barrier)
         while self._round(reading=False):

@@ -33,3 +33,21 @@ def test_a_drain_that_meets_a_finishing_task_is_tried_again_when_the_job_has_res
     assert job.restarts == 1
     assert job.position >= 100
     assert cluster.visible() == counted(range(job.position))
+
+
+# SPEC R8.3
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"execution.checkpointing.interval": ""},
+        {"execution.checkpointing.checkpoints-after-tasks-finish": "false"},
+    ],
+    ids=["no periodic checkpoints", "no final checkpoint"],
+)
+def test_a_job_that_waits_for_no_final_checkpoint_drains_into_a_savepoint(cluster, options):
+    job = cluster.start(options=options)
+    job.feed(100)
+    job.stop(cluster.savepoints, drain=True)
+    assert job.wait() == "FINISHED"
+    assert job.restarts == 0
+    assert cluster.visible() == counted(range(job.position))

@@ -61,7 +61,7 @@ def restarted_runs(early):
             continue
         run.restart("a worker was killed")
         start_tasks(run)
-        sources = [w for w in run.driver.attempt.workers if isinstance(w.task, Subtask) and w.task.is_source]
+        sources = [w for w in run.driver.attempt.workers if isinstance(w.task, Subtask) and w.task.source is not None]
         asking = [worker for worker in sources if asks(worker)]
         if len(asking) != 1:
             continue

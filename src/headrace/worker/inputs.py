@@ -106,6 +106,9 @@ class Inputs:
         self._backlogs: dict[ChannelId, Backlog] = {}  # of channels that are, or were, blocked
         self._budget = Budget(memory, spill_directory)
         self._capture: _Capture | None = None
+        self._batch: tuple[Channel, Waiting, Batch] | None = None  # being processed, in slices
+        self._at = 0  # the number of its records that were processed
+        self._paused: set[ChannelId] = set()  # channels whose writers were asked to pause
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -161,7 +164,11 @@ class Inputs:
     # --- reaching ---------------------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
-        return bool(self._queue) or any(not self.channels[one].blocked for one in self._backlogs)
+        return (
+            self._batch is not None
+            or bool(self._queue)
+            or any(not self.channels[one].blocked for one in self._backlogs)
+        )
 
     def next(self) -> tuple[Channel, Waiting] | None:
         """The next frame of a channel that is not blocked, oldest first."""
@@ -182,6 +189,34 @@ class Inputs:
                     del self._backlogs[one]
                 return channel, frame
         return None
+
+    @property
+    def in_batch(self) -> bool:
+        """True if a batch is being processed and its channel is not blocked."""
+        return self._batch is not None and not self._batch[0].blocked
+
+    def begin(self, channel: Channel, frame: Waiting) -> None:
+        """Begin to process a batch of records."""
+        self._batch, self._at = (channel, frame, decode(frame, channel.type)), skipped(frame)
+
+    def slice(self, max_records: int) -> tuple[Channel, Batch]:
+        """Return the next records of the batch that is being processed, and their channel."""
+        assert self._batch is not None
+        channel, _, batch = self._batch
+        part = batch.slice(self._at, max_records)
+        self._at += len(part)
+        if self._at >= len(batch):
+            self._batch = None
+        return channel, part
+
+    @property
+    def processed_bytes(self) -> int:
+        """Bytes of input that were processed; of a batch that is processed in slices, the share of its records."""
+        done = self.bytes_read - self.queued_bytes
+        if self._batch is None:
+            return done
+        _, frame, batch = self._batch
+        return done - len(frame.body) * (len(batch) - self._at) // len(batch)
 
     def block(self, channel: ChannelId) -> None:
         """Process nothing more of the channel."""
@@ -214,8 +249,15 @@ class Inputs:
     def blocked_bytes(self) -> int:
         return sum(log.bytes for one, log in self._backlogs.items() if self.channels[one].blocked)
 
-    def spilled_bytes(self) -> dict[ChannelId, int]:
-        return {one: log.spilled for one, log in self._backlogs.items() if log.spilled and self.channels[one].blocked}
+    def take_pauses(self, limit: int) -> list[tuple[ChannelId, bool]]:
+        """Return channels whose writer is to pause, as more bytes than the limit are on disk, or (False) may continue."""
+        if not self._paused and not self._backlogs:
+            return []
+        full = {one for one, log in self._backlogs.items() if log.spilled > limit and self.channels[one].blocked}
+        over = {one for one in self._paused if not self.channels[one].blocked}
+        changes = [(one, True) for one in sorted(full - self._paused)] + [(one, False) for one in sorted(over)]
+        self._paused = (self._paused | full) - over
+        return changes
 
     @property
     def bytes_on_disk(self) -> int:
@@ -229,14 +271,12 @@ class Inputs:
 
     # --- in-flight data ---------------------------------------------------------------------------------------------
 
-    def start_capture(
-        self, checkpoint_id: int, channels: Iterable[ChannelId], current: tuple[Channel, Waiting, int] | None
-    ) -> None:
+    def start_capture(self, checkpoint_id: int, channels: Iterable[ChannelId]) -> None:
         """Capture in-flight data: the rest of the current batch, the queues up to the barrier, what is read next."""
         wanted = set(channels)
         frames: list[CapturedFrame] = []
-        if current is not None and current[0].id in wanted:
-            frames.append(_captured(current[1], current[2]))
+        if self._batch is not None and self._batch[0].id in wanted:
+            frames.append(_captured(self._batch[1], self._at))
         passed: set[ChannelId] = set()
         for channel, frame in self._waiting(wanted):
             if channel in passed:

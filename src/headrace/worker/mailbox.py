@@ -12,6 +12,7 @@ from headrace.api.durable import unpack
 from headrace.checkpoint.commits import Commits
 from headrace.checkpoint.types import Barrier
 from headrace.control import messages
+from headrace.worker.operators.sources import SourceOperator
 from headrace.worker.snapshots.snapshot_writer import SnapshotWriter
 from headrace.worker.subtask import Subtask
 
@@ -48,14 +49,8 @@ class Mailbox:
             self._send(pause)
         for decline in task.take_declines():
             self._send(messages.DeclineCheckpoint(decline.checkpoint_id, decline.reason, str(decline.reason)))
-        if task.backlog != self._sent_backlog:
-            self._sent_backlog = task.backlog
-            self._send(messages.SourceBacklog(task.backlog))
-        if (alignment := task.alignment) is not None and (now := task.now()) >= self._next_watermark:
-            self._next_watermark = now + alignment.update_interval
-            if (watermark := task.aligned_watermark) != self._sent_watermark:
-                self._sent_watermark = watermark
-                self._send(messages.SourceWatermark(watermark))
+        if task.source is not None:
+            self._report_source(task, task.source)
         if task.wants_split and not self._requested_split:
             self._requested_split = True
             self._send(messages.AskForSplit())
@@ -64,6 +59,19 @@ class Mailbox:
             self._send(messages.DataFinished())
         if self.writer is not None:
             self.writer.wake()
+
+    def _report_source(self, task: Subtask, source: SourceOperator) -> None:
+        """Report the backlog of a source, and the watermark of one that is aligned with others."""
+        backlog = source.reader.backlog and not task.data_finished
+        if backlog != self._sent_backlog:
+            self._sent_backlog = backlog
+            self._send(messages.SourceBacklog(backlog))
+        if source.alignment is not None and (now := task.now()) >= self._next_watermark:
+            self._next_watermark = now + source.alignment.update_interval
+            watermark = None if task.data_finished or source.idle else source.watermark
+            if watermark != self._sent_watermark:
+                self._sent_watermark = watermark
+                self._send(messages.SourceWatermark(watermark))
 
     def _handle(self, task: Subtask, message: messages.ToSubtask) -> None:
         if isinstance(message, messages.TriggerCheckpoint):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.control.messages import Metrics
 from headrace.job.status import Status
 from headrace.records.frames import FrameKind, read_frames
 from headrace.worker.inputs import Ends
@@ -11,13 +12,9 @@ from headrace.worker.output import Piece, RowBuffers, TaskPlace, end_task
 class Relay:
     """Forwards rows unchanged and in order; it has no operators and takes no part in checkpoints."""
 
-    watermark = None
-
     def __init__(self, destination: int, place: TaskPlace, buffer_size: int) -> None:
         self.status = Status.CREATED
-        self.records_in = self.records_out = self.bytes_in = self.queued_bytes = self.spilled_bytes = 0
-        self.corrupt_records = self.late_records = 0
-        self.figures: dict[str, dict[str, float]] = {}
+        self.bytes_in = self.queued_bytes = 0
         self._destination = destination
         self._place = place
         self._ends = Ends(place.tasks_before)
@@ -31,8 +28,9 @@ class Relay:
     def bytes_out(self) -> int:
         return self._buffers.bytes_out
 
-    def user_metrics(self) -> dict[str, float]:
-        return {}
+    def metrics(self) -> Metrics:
+        """Return the counters of its work; rows are not opened, so it knows no records."""
+        return Metrics(bytes_in=self.bytes_in, bytes_out=self.bytes_out)
 
     def restore(self) -> None:
         """A relay has no state."""

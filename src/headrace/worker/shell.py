@@ -317,30 +317,17 @@ class Shell:
     def _metrics(self) -> messages.Metrics:
         """The counters, once a second; called in the client's thread, also while the main thread is blocked."""
         task, restore = self._task, self.restore
-        metrics = messages.Metrics(
+        counted = messages.Metrics() if task is None else task.metrics()
+        return msgspec.structs.replace(
+            counted,
+            queued_bytes=counted.queued_bytes + (0 if task is None else self.inflow.queued_bytes),
+            busy_ms=int(self._busy * 1000),
+            back_pressured_ms=int(self._back_pressured * 1000),
+            idle_ms=int(self._idle * 1000),
             resident_bytes=self._process.memory_info().rss,
             restored_bytes=restore.done,
             restore_bytes=restore.total,
             restored_locally=restore.local,
-        )
-        if task is None:
-            return metrics
-        return msgspec.structs.replace(
-            metrics,
-            records_in=task.records_in,
-            records_out=task.records_out,
-            bytes_in=task.bytes_in,
-            bytes_out=task.bytes_out,
-            busy_ms=int(self._busy * 1000),
-            back_pressured_ms=int(self._back_pressured * 1000),
-            idle_ms=int(self._idle * 1000),
-            queued_bytes=self.inflow.queued_bytes + task.queued_bytes,
-            corrupt_records=task.corrupt_records,
-            late_records=task.late_records,
-            watermark=task.watermark,
-            spilled_bytes=task.spilled_bytes,
-            operators=task.figures,
-            user=task.user_metrics(),
         )
 
 

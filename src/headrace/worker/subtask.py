@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from random import Random
 from typing import Any
 
-from headrace.api.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkAlignment
+from headrace.api.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.checkpoint.barriers import instructions as do
 from headrace.checkpoint.barriers.alignment import BarrierHandler
 from headrace.checkpoint.barriers.gate import InputGate
 from headrace.checkpoint.barriers.tracker import BarrierTracker
 from headrace.checkpoint.commits import NO_COMMITS, Commits
 from headrace.checkpoint.types import Barrier, SavepointFormat, SnapshotType
-from headrace.control.messages import PauseWriter
+from headrace.control.messages import Metrics, PauseWriter
 from headrace.errors import IllegalState
 from headrace.graph.plan import InputEdge, Settings, TaskInfo, VertexPlan
 from headrace.job.status import Status
@@ -32,13 +31,14 @@ from headrace.worker.backlog import Waiting
 from headrace.worker.chain import OperatorChain
 from headrace.worker.end_of_input import EndOfInput
 from headrace.worker.failures import short
-from headrace.worker.inputs import DATA, Channel, ChannelId, Inputs, decode, skipped
+from headrace.worker.inputs import DATA, Channel, ChannelId, Inputs
 from headrace.worker.operators.base import Operator, Receiver, SubtaskServices
 from headrace.worker.operators.sources import SourceOperator
-from headrace.worker.output import EdgeWriter, Piece, RowBuffers, TaskPlace, end_task
+from headrace.worker.output import Piece, TaskPlace
 from headrace.worker.output_pacing import OutputPacing
 from headrace.worker.snapshots.restore import SubtaskRestore
 from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress, TakenSnapshots
+from headrace.worker.subtask_output import SubtaskOutput
 from headrace.worker.watermarks import WatermarkValve
 
 _FORCED_ALIGNED = ("forward", "rescale", "broadcast")
@@ -68,26 +68,19 @@ class Subtask:
         self._gate = _gate(channels, restored, settings)
         finished = restore is not None and restore.finished
         self._end = EndOfInput(len(channels), settings.final_checkpoint, finished)
-        self._batch: tuple[Channel, Waiting, Batch] | None = None  # being processed, in slices
-        self._at = 0
-        self._buffers = RowBuffers(settings.buffer_size)
-        random = Random(f"{info.job_id}/{plan.vertex.id}/{index}")
-        self._writers = [EdgeWriter(out, index, plan.vertex.parallelism, self._buffers, random) for out in plan.outputs]
-        edges: dict[int, EdgeWriter] = {writer.edge.id: writer for writer in self._writers}
-        self._chain = OperatorChain(plan.vertex, info, settings, services, edges, restore)
+        timeout = settings.buffer_timeout if plan.vertex.buffer_timeout is None else plan.vertex.buffer_timeout
+        self._pacing = OutputPacing(timeout, gathers=not services.lockstep)
+        self._output = SubtaskOutput(plan, info, settings.buffer_size, self._pacing, services.now)
+        self._chain = OperatorChain(plan.vertex, info, settings, services, self._output.edges, restore)
         head = self._chain.operators[0]
         self._receivers: dict[int, Receiver] = {i: head.receiver(i) for i in sorted({c.input for c in channels})}
-        self._source = head if isinstance(head, SourceOperator) else None
+        self.source = head if isinstance(head, SourceOperator) else None  # checkpoints start there
         self._makes_watermarks = any(operator.makes_watermarks for operator in self._chain.operators)
         self._paused = False
         self._valve = WatermarkValve([channel.id for channel in channels], head)
-        timeout = plan.vertex.buffer_timeout
-        timeout = settings.buffer_timeout if timeout is None else timeout
-        self._pacing = OutputPacing(timeout, gathers=not services.lockstep)
         self._snapshots = TakenSnapshots()
-        self._paused_writers: set[ChannelId] = set()  # channels whose writers have been asked to stop
         self._received: Batch | None = None  # the newest, for `sample`
-        self.figures: dict[str, dict[str, float]] = {}  # what operators measure, by their ids
+        self._operator_metrics: dict[str, dict[str, float]] = {}  # by operator: what only it measures
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -136,9 +129,7 @@ class Subtask:
             self._execute(self._gate.trigger(drain, self._services.now()))
 
     def _send_end_of_data(self, drain: bool = True) -> None:
-        for writer in self._writers:
-            writer.event(FrameKind.END_OF_DATA, flags=DRAIN if drain else 0)
-        self._buffers.flush()
+        self._output.end_data(drain)
         self._end_if_done()
 
     def _end_if_done(self) -> None:
@@ -151,48 +142,13 @@ class Subtask:
         if any(operator.awaits_commit for operator in self._chain.living):
             return
         self._end.finish()
-        for writer in self._writers:
-            writer.event(FrameKind.END_OF_PARTITION)
-        end_task(self._buffers, self._place)
+        self._output.end(self._place)
         self.status = Status.FINISHED
 
     @property
     def data_finished(self) -> bool:
         """True if no record follows: the end of the data was sent."""
         return self._end.data_finished
-
-    @property
-    def is_source(self) -> bool:
-        """Whether its head is a source: checkpoints start here."""
-        return self._source is not None
-
-    @property
-    def backlog(self) -> bool:
-        """Whether its source processes a backlog."""
-        return self._source is not None and not self._end.data_finished and self._source.reader.backlog
-
-    @property
-    def corrupt_records(self) -> int:
-        return 0 if self._source is None else self._source.reader.corrupt
-
-    def user_metrics(self) -> dict[str, float]:
-        """The metrics of the users' functions; another thread may ask for them."""
-        return self._chain.user_metrics()
-
-    @property
-    def late_records(self) -> int:
-        return sum(operator.late_records for operator in self._chain.operators)
-
-    @property
-    def alignment(self) -> WatermarkAlignment | None:
-        """Of a source that is aligned with others."""
-        return None if self._source is None else self._source.alignment
-
-    @property
-    def aligned_watermark(self) -> int | None:
-        """What is aligned; None while nothing is to be waited for."""
-        assert self._source is not None
-        return None if self._end.data_finished or self._source.idle else self._source.watermark
 
     def pause(self, paused: bool) -> None:
         """Records must not be read for now, or may be again."""
@@ -212,20 +168,14 @@ class Subtask:
         return self._services.now()
 
     @property
-    def watermark(self) -> int | None:
-        """The event-time clock behind its last operator, which may make its own watermarks; None before the first."""
-        clock = self._chain.operators[-1].watermark
-        return None if clock == MIN_WATERMARK else clock
-
-    @property
     def wants_split(self) -> bool:
         """Whether its source requests a split."""
         running = self.status is Status.RUNNING and not self._end.data_finished
-        return running and self._source is not None and self._source.wants_split
+        return running and self.source is not None and self.source.wants_split
 
     def add_splits(self, splits: list[Any], no_more: bool) -> None:
-        if self._source is not None and not self._end.data_finished:
-            self._source.add_splits(splits, no_more)
+        if self.source is not None and not self._end.data_finished:
+            self.source.add_splits(splits, no_more)
 
     @property
     def operators(self) -> list[Operator]:
@@ -238,26 +188,12 @@ class Subtask:
     # --- input ------------------------------------------------------------------------------------------------------
 
     @property
-    def bytes_in(self) -> int:
-        return self._inputs.bytes_read
-
-    @property
     def queued_bytes(self) -> int:
         return self._inputs.queued_bytes
 
     @property
     def processed_bytes(self) -> int:
-        """Bytes of input that were processed; of a batch that is processed in slices, the share of its records."""
-        done = self._inputs.bytes_read - self._inputs.queued_bytes
-        if self._batch is None:
-            return done
-        _, frame, batch = self._batch
-        return done - len(frame.body) * (len(batch) - self._at) // len(batch)
-
-    @property
-    def spilled_bytes(self) -> int:
-        """Bytes of blocked channels that wait on disk."""
-        return self._inputs.bytes_on_disk
+        return self._inputs.processed_bytes
 
     @property
     def needs_reading(self) -> bool:
@@ -286,14 +222,14 @@ class Subtask:
         return self._may_read() and (self._pacing.poll_at is None or self._pacing.may_poll(self._services.now()))
 
     def _may_read(self) -> bool:
-        may_read = self._source is not None and self._end.reads and self.status is Status.RUNNING
+        may_read = self.source is not None and self._end.reads and self.status is Status.RUNNING
         return may_read and not self._chain.full
 
     def has_events(self) -> bool:
         """Whether queued frames can be processed."""
         if self.status is not Status.RUNNING or self._waits():
             return False
-        return self._batch is not None or bool(self._inputs)
+        return bool(self._inputs)
 
     def _waits(self) -> bool:
         """Return True if an operator has to emit something first."""
@@ -303,17 +239,17 @@ class Subtask:
         """Process at most `max_records` records, or one event; returns the number of records."""
         done = self._step(max_records)
         if done:
-            self._flush_if_due()
+            self._output.flush_after_step()
         return done
 
     def _step(self, max_records: int) -> int:
-        if self._batch is not None and not self._batch[0].blocked:
+        if self._inputs.in_batch:
             return self._slice(max_records)
         reached = self._inputs.next()
         if reached is not None:
             channel, frame = reached
             if frame.kind in DATA:
-                self._batch, self._at = (channel, frame, decode(frame, channel.type)), skipped(frame)
+                self._inputs.begin(channel, frame)
                 self._gate.on_data(channel.id, len(frame.body))
                 return self._slice(max_records)
             self._event(channel, frame)
@@ -321,24 +257,19 @@ class Subtask:
         return self._poll(max_records) if self._reads() else 0
 
     def _slice(self, max_records: int) -> int:
-        assert self._batch is not None
-        channel, _, batch = self._batch
-        part = batch.slice(self._at, max_records)
-        self._at += len(part)
-        if self._at >= len(batch):
-            self._batch = None
+        channel, part = self._inputs.slice(max_records)
         self.records_in += len(part)
         self._received = part.in_one_form()
         self._receivers[channel.input](part)
         return len(part)
 
     def _poll(self, max_records: int) -> int:
-        assert self._source is not None
+        assert self.source is not None
         now = self._services.now()
-        count = self._source.poll(max_records, join=self._pacing.joins_polls)
+        count = self.source.poll(max_records, join=self._pacing.joins_polls)
         self.records_in += count
-        self._pacing.polled(now, count, self._source.drained)
-        if self._source.finished:
+        self._pacing.polled(now, count, self.source.drained)
+        if self.source.finished:
             self._finish_data()
         return count
 
@@ -373,14 +304,14 @@ class Subtask:
             self._valve.on_watermark(channel, int.from_bytes(frame.body, "little", signed=True))
         else:
             self._valve.on_status(channel, bool(frame.flags & IDLE))
-        self._flush_if_due()
+        self._output.flush_after_step()
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def trigger(self, barrier: Barrier) -> None:
         """The coordinator starts a checkpoint here: this is a source, or all its writers have ended."""
-        if self._source is not None:
-            self._source.check()
+        if self.source is not None:
+            self.source.check()
         if self.status is Status.RUNNING:
             if barrier.options.drain and not self._end.data_finished:
                 self._end.drain(barrier)  # what the operators emit at the end goes before the barrier (SPEC R8.3)
@@ -427,12 +358,7 @@ class Subtask:
 
     def take_pauses(self) -> list[PauseWriter]:
         """Return the writers to pause, because the rows after their barrier fill the disk, and those that may continue."""
-        if not self._paused_writers and not self._inputs.has_backlog:
-            return []
-        full = {one for one, size in self._inputs.spilled_bytes().items() if size > self._settings.alignment_soft}
-        over = {one for one in self._paused_writers if not self._inputs.channels[one].blocked}
-        changes = [(one, True) for one in sorted(full - self._paused_writers)] + [(one, False) for one in sorted(over)]
-        self._paused_writers = (self._paused_writers | full) - over
+        changes = self._inputs.take_pauses(self._settings.alignment_soft)
         return [PauseWriter(edge, writer, paused) for (edge, writer), paused in changes]
 
     def take_declines(self) -> list[do.Decline]:
@@ -451,8 +377,7 @@ class Subtask:
                 case do.TakeSnapshot():
                     self._snapshot(instruction)
                 case do.StartCapture(checkpoint_id, channels):
-                    current = None if self._batch is None else (*self._batch[:2], self._at)
-                    self._inputs.start_capture(checkpoint_id, channels, current)  # type: ignore[arg-type]
+                    self._inputs.start_capture(checkpoint_id, channels)  # type: ignore[arg-type]
                 case do.StopCapture(checkpoint_id, channels):
                     self._inputs.stop_capture(checkpoint_id, channels)  # type: ignore[arg-type]
                 case do.CaptureComplete(checkpoint_id, metrics):
@@ -462,14 +387,15 @@ class Subtask:
                     self._inputs.end_capture(checkpoint_id)
                     self._snapshots.decline(instruction)
                 case do.SendCancelMarker(checkpoint_id):
-                    for writer in self._writers:
-                        writer.event(FrameKind.CANCEL_MARKER, checkpoint_id.to_bytes(8, "little"), close=True)
+                    self._output.send_cancel_marker(checkpoint_id)
 
     def _snapshot(self, instruction: do.TakeSnapshot) -> None:
         barrier = instruction.barrier
         kind = _kind(barrier)
         started = self._services.now()
-        operators = self._chain.snapshot(barrier.id, barrier.timestamp, kind, lambda: self._send_barrier(barrier))
+        operators = self._chain.snapshot(
+            barrier.id, barrier.timestamp, kind, lambda: self._output.send_barrier(barrier)
+        )
         self._end.snapshot_taken(barrier, stops=barrier.options.type is SnapshotType.SYNC_SAVEPOINT)
         self._snapshots.add(
             SnapshotInProgress(
@@ -484,62 +410,57 @@ class Subtask:
             )
         )
 
-    def _send_barrier(self, barrier: Barrier) -> None:
-        for writer in self._writers:
-            writer.event(FrameKind.BARRIER, barrier.encode(), close=True)
-        self._pacing.barrier_sent()
-
     # --- output -----------------------------------------------------------------------------------------------------
 
     @property
-    def records_out(self) -> int:
-        return sum(writer.records_out for writer in self._writers)
-
-    @property
     def bytes_out(self) -> int:
-        return self._buffers.bytes_out
+        return self._output.bytes_out
 
     def take(self) -> list[tuple[int, list[Piece]]]:
-        """Rows that are ready to leave: (task of the next level, pieces)."""
-        return self._buffers.take()
+        """Return rows that are ready to leave: (task of the next level, pieces)."""
+        return self._output.take()
 
     def flush(self) -> None:
         """Send all records that wait for their buffer to fill."""
-        for writer in self._writers:
-            writer.flush()
-        self._buffers.flush()
-        self._pacing.flushed(self._services.now())
+        self._output.flush()
 
     def flush_when_idle(self) -> None:
         """Send the records that wait, because there is nothing to do; at once if none has left for a while."""
-        waits = any(writer.dirty for writer in self._writers) or self._buffers.has_open
-        if waits and self._pacing.flushes_when_idle(self._services.now()):
-            self.flush()
+        self._output.flush_when_idle()
 
-    def _flush_if_due(self) -> None:
-        if self._writers and self._pacing.flushes_after_step(self._services.now()):
-            self.flush()
+    # --- metrics ----------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> Metrics:
+        """Return the counters of its work; called by any thread."""
+        clock = self._chain.operators[-1].watermark  # behind the last operator, which may make its own watermarks
+        return Metrics(
+            records_in=self.records_in,
+            records_out=self._output.records_out,
+            bytes_in=self._inputs.bytes_read,
+            bytes_out=self._output.bytes_out,
+            queued_bytes=self._inputs.queued_bytes,
+            corrupt_records=0 if self.source is None else self.source.reader.corrupt,
+            late_records=sum(operator.late_records for operator in self._chain.operators),
+            watermark=None if clock == MIN_WATERMARK else clock,
+            spilled_bytes=self._inputs.bytes_on_disk,
+            operators=self._operator_metrics,
+            user=self._chain.user_metrics(),
+        )
 
     def upkeep(self) -> None:
         """Background work such as dropping expired state; called about once a second."""
         if self.status is Status.RUNNING:
             for operator in self._chain.living:
                 operator.upkeep()
-            figures = {operator.operator.id: operator.figures() for operator in self._chain.living}
-            self.figures = {id: found for id, found in figures.items() if found}
+            measured = {operator.operator.id: operator.own_metrics() for operator in self._chain.living}
+            self._operator_metrics = {id: found for id, found in measured.items() if found}
 
     def sample(self, count: int) -> list[str]:
-        """The records that were sent last, as text; of a vertex that sends nothing, those that it received.
+        """Return the records that were sent last, as text; of a vertex that sends nothing, those that it received.
 
         Called by any thread: batches do not change once they are made.
         """
-        newest = [writer.newest for writer in self._writers] if self._writers else [self._received]
-        rows: list[Any] = []
-        for batch in newest:
-            if batch is not None:
-                with suppress(TypeMismatch):  # the subtask itself is about to report it
-                    rows += batch.slice(max(0, len(batch) - count), count).rows()
-        return [short(row, _SAMPLE_LENGTH) for row in rows[-count:]]
+        return _texts(self._output.newest or [self._received], count)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -553,8 +474,8 @@ class Subtask:
         times = [time for operator in operators if (time := operator.next_deadline()) is not None]
         if self._pacing.flush_at is not None:
             times.append(self._pacing.flush_at)
-        if self._source is not None and self._may_read():
-            poll_at = self._pacing.next_poll(self._source.ready_at())
+        if self.source is not None and self._may_read():
+            poll_at = self._pacing.next_poll(self.source.ready_at())
             if poll_at is not None:
                 times.append(poll_at)
         if (align := self._gate.next_deadline()) is not None:
@@ -566,14 +487,22 @@ class Subtask:
         if self.status is not Status.RUNNING:
             return
         if self._end.emits and self._chain.on_time(now):
-            self._flush_if_due()
+            self._output.flush_after_step()
         if self._end.finishing:
             self._finish_operators()
-        if self._pacing.is_flush_due(now):
-            self.flush()
+        self._output.on_time(now)
         align = self._gate.next_deadline()
         if align is not None and align <= now:
             self._execute(self._gate.on_time(now))
+
+
+def _texts(batches: list[Batch | None], count: int) -> list[str]:
+    rows: list[Any] = []
+    for batch in batches:
+        if batch is not None:
+            with suppress(TypeMismatch):  # the subtask itself is about to report it
+                rows += batch.slice(max(0, len(batch) - count), count).rows()
+    return [short(row, _SAMPLE_LENGTH) for row in rows[-count:]]
 
 
 def _kind(barrier: Barrier) -> SnapshotKind:

@@ -157,7 +157,7 @@ def test_job_parameters_and_metrics_reach_functions(env):
     ds.print()
     run = LocalRun(env._job_plan(), lambda *_: None)
     run.run()
-    sent = [task.user_metrics() for task in run._subtasks.values()]
+    sent = [task.metrics().user for task in run._subtasks.values()]
     assert {key: value for one in sent for key, value in one.items()} == {
         "count.shop.basel.seen": 2,
         "count.shop.basel.double": 4,

@@ -43,7 +43,7 @@ def test_the_link_tells_the_driver_of_every_change():
 def test_checkpoints_stop_while_there_is_a_backlog_if_the_interval_for_it_is_zero():
     options = {"execution.checkpointing.interval-during-backlog": "0 ms", "execution.checkpointing.interval": "10 ms"}
     run = Run(3, options=options, calm=True, program=one_input)
-    source = next(w for w in run.driver.attempt.workers if w.task.is_source)
+    source = next(w for w in run.driver.attempt.workers if w.task.source is not None)
     run.driver.service.on_message(source.id, SourceBacklog(True))
     while not source.task.data_finished:
         run.act()

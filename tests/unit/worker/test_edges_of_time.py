@@ -140,14 +140,14 @@ def test_an_interval_join_at_its_bounds(backend):
         assert one.take_side_output(LATE) == [("a", 12), ("a", 13), ("a", 14)]
         one.process_watermark1(16)
         one.process_watermark2(16)
-        assert one._subtask.late_records == 3
+        assert one._subtask.metrics().late_records == 3
 
 
 def test_late_records_are_counted_with_and_without_a_side_output():
     with windows(TumblingEventTimeWindows.of(10)) as one:
         one.process_watermark(30)
         give(one, 1, 2, 35)
-        assert one._subtask.late_records == 2
+        assert one._subtask.metrics().late_records == 2
 
 
 # --- before 1970, and other zones -------------------------------------------------------------------------------------

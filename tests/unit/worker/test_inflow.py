@@ -188,7 +188,7 @@ def test_a_batch_is_processed_slice_by_slice():
     _, task = made_shell(slow, "slow")
     task.receive(data(*[b"x" * 100] * 10))
     assert task.processed_bytes == 0
-    whole = task.bytes_in
+    whole = task.metrics().bytes_in
     found = []
     for _ in range(5):
         task.step(2)

@@ -186,7 +186,7 @@ def test_a_drain_waits_for_calls(calling):
     assert order.index(FrameKind.END_OF_DATA) < order.index(FrameKind.BARRIER)
     (snapshot,) = task.take_snapshots()
     assert snapshot.finished
-    assert task.records_out == 5
+    assert task.metrics().records_out == 5
     task.notify_complete(5)
     assert task.status is Status.FINISHED
 
@@ -210,7 +210,7 @@ def test_a_suspended_source_does_not_wait_for_calls(calling):
     assert not snapshot.finished
     services.time = 50
     task.on_time(50)
-    assert task.records_out == 0  # they are in the savepoint
+    assert task.metrics().records_out == 0  # they are in the savepoint
     task.notify_complete(5)
     assert task.status is Status.FINISHED
 
@@ -223,7 +223,7 @@ def test_if_the_savepoint_fails_calls_go_on(calling):
     services.time = 50
     task.on_time(50)
     task.flush()
-    assert task.records_out == 5
+    assert task.metrics().records_out == 5
     assert task.has_work()
 
 

@@ -226,7 +226,7 @@ def test_queued_bytes_are_those_of_frames_that_wait():
     task.receive(data(1, 2))
     task.receive(event(END_OF_DATA, body=b"1234"))
     waiting = task.queued_bytes
-    assert waiting == task.bytes_in > 4
+    assert waiting == task.metrics().bytes_in > 4
     task.step(100)
     assert task.queued_bytes == 4
     task.step(100)
@@ -653,7 +653,7 @@ def test_what_comes_after_the_gathered_records_waits_again():
     task.flush_when_idle()
     taken(task)
     services.time = 1001
-    task._source.emit(Batch.of_rows([5], Types.PICKLED_BYTE_ARRAY()))  # as a timer would
+    task.source.emit(Batch.of_rows([5], Types.PICKLED_BYTE_ARRAY()))  # as a timer would
     task.flush_when_idle()
     assert task.take() == []
 

@@ -168,7 +168,7 @@ class MidFlight(local.LocalRun):
             if rounds == at_round:
                 waiting.update({id(t): t for t in subtasks})
                 for task in subtasks:
-                    if task.is_source:
+                    if task.source is not None:
                         task.trigger(Barrier(1, self.time))
                 for level, tasks in enumerate(self._tasks):
                     for task in tasks:

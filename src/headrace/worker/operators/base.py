@@ -198,7 +198,7 @@ class Operator:
     def upkeep(self) -> None:
         """Bounded background work, called about once a second."""
 
-    def figures(self) -> dict[str, float]:
+    def own_metrics(self) -> dict[str, float]:
         """What only this operator measures, for metrics; asked about once a second."""
         return {}
 

@@ -96,7 +96,7 @@ class KeyedOperator(Operator):
         self.backend.background_cleanup(_CLEANUP_ENTRIES)
         self.backend.maintain(_CLEANUP_ENTRIES)
 
-    def figures(self) -> dict[str, float]:
+    def own_metrics(self) -> dict[str, float]:
         return self.backend.figures()
 
     def keys_of(self, batch: Batch, input: int) -> Keys:

@@ -144,7 +144,7 @@ class SinkOperator(Operator):
                     _LOG.error("sink '%s': %r was DROPPED: %s", name, what, why)
             requests = [self._again(request) for request in requests if request.retry and request.dropped is None]
 
-    def figures(self) -> dict[str, float]:
+    def own_metrics(self) -> dict[str, float]:
         if not self._commits:
             return {}
         return {"commits": self._commits, "commitTime": self._commit_ms, "lastCommitTime": self._last_commit_ms}

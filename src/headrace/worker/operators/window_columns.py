@@ -181,9 +181,9 @@ class WindowColumns(KeyedOperator):
 
     # --- firing -----------------------------------------------------------------------------------------------------
 
-    def figures(self) -> dict[str, float]:
+    def own_metrics(self) -> dict[str, float]:
         late = "numLateRecordsDropped" if self._late_tag is None else "numLateRecordsToSideOutput"
-        return {**super().figures(), late: self.late_records}
+        return {**super().own_metrics(), late: self.late_records}
 
     def on_watermark(self, watermark: int) -> None:
         for end in sorted(end for end in self._open_windows if end - 1 <= watermark):

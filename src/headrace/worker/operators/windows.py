@@ -314,9 +314,9 @@ class WindowOperator(KeyedOperator):
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def figures(self) -> dict[str, float]:
+    def own_metrics(self) -> dict[str, float]:
         late = "numLateRecordsDropped" if self._late_tag is None else "numLateRecordsToSideOutput"
-        return {**super().figures(), late: self.late_records}
+        return {**super().own_metrics(), late: self.late_records}
 
     def on_watermark(self, watermark: int) -> None:
         self._on_timers(TimeDomain.EVENT, watermark)
