@@ -32,6 +32,7 @@ from headrace.checkpoint.types import Barrier, CheckpointOptions
 from headrace.control.deployment import WorkerStorage
 from headrace.control.messages import AcknowledgeCheckpoint
 from headrace.records.key_groups import KeyGroupRange, KeyHasher
+from headrace.state.addresses import in_namespace
 from headrace.state.api import StateTtlConfig, ValueStateDescriptor
 from headrace.state.backend import BackendSetup, KeyedStateBackend
 from headrace.state.hashmap.backend import HashMapBackend
@@ -344,7 +345,7 @@ def index(keys: int = 1_000_000) -> None:
         rows.begin_batch(addresses, groups)
         for context.address, context.group in zip(addresses, groups, strict=True):
             state.update(value)
-            rows.set_namespace(first)
+            context.address = in_namespace(context.address, first)
             entry.update(b"")
         rows.end_batch()
     bench.snapshot()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headrace"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-IMPORTED_AS = {"pyyaml": "yaml", "confluent-kafka": "confluent_kafka"}
+IMPORTED_AS = {"pyyaml": "yaml", "confluent-kafka": "confluent_kafka", "pyspark-data-sources": "pyspark_datasources"}
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -53,6 +54,51 @@ def test_every_dependency_is_imported():
         for alias in node.names
     }
     assert {name for name in names(PROJECT["dependencies"]) if IMPORTED_AS.get(name, name) not in imported} == set()
+
+
+FORMER = re.compile(r"grpc|protobuf", re.IGNORECASE)
+"""Packages that Headrace stood on once: pages that say how it is now do not name them, those that say what was weighed do."""
+HISTORY = {"docs/design/dependencies.md", "docs/design/performance.md"}
+
+
+def documents():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    return {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in pages}
+
+
+def test_no_document_names_a_former_dependency():
+    now = {name: text for name, text in documents().items() if name not in HISTORY and "/decisions/" not in name}
+    assert [name for name, text in now.items() if FORMER.search(text)] == []
+
+
+def test_documents_import_what_the_project_depends_on():
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    known = {IMPORTED_AS.get(name, name) for group in groups for name in names(group)}
+    known |= sys.stdlib_module_names | {"headrace", "pyspark_headrace", "pyflink"}
+    found = {
+        (name, module)
+        for name, text in documents().items()
+        for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        for module in re.findall(r"^\s*(?:from|import) (\w+)", block, re.MULTILINE)
+    }
+    assert {
+        (name, module) for name, module in found if module.replace("_", "-") not in known and module not in known
+    } == set()
+
+
+def test_the_works_of_the_benchmarks_are_explained():
+    works = re.findall(
+        r'^    "(\w+)": [a-z]\w*,$', (ROOT / "benchmarks/works.py").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    page = documents()["docs/design/performance.md"]
+    assert set(re.findall(r"^\| (\w+) \| [a-zA-Z]", page[: page.index("## The bars")], re.MULTILINE)) - {"work"} == set(
+        works
+    )
+
+
+def test_extras_that_documents_name_are_there():
+    extras = {extra for text in documents().values() for extra in re.findall(r"\bextra `(\w+)`|'\.\[(\w+)\]'", text)}
+    assert {one for pair in extras for one in pair if one} <= PROJECT["optional-dependencies"].keys()
 
 
 def test_every_dependency_is_explained():

@@ -28,3 +28,15 @@ def test_every_file_is_there(name):
 @pytest.mark.parametrize(("tour", "most"), [("One barrier", 22), ("One acknowledgement", 10)])
 def test_tours_are_short(tour, most):
     assert 5 < len(stops(tour)) <= most
+
+
+def test_the_threads_of_a_worker_are_named():
+    folders = [ROOT / "src/headrace" / name for name in ("worker", "connectors")]
+    files = [
+        ROOT / "src/headrace/control/worker_link.py",
+        *(path for folder in folders for path in folder.rglob("*.py")),
+    ]
+    started = re.compile(r'(?:name|thread_name_prefix)="(headrace-[a-z]+)"')
+    names = {name for path in files for name in started.findall(path.read_text(encoding="utf-8"))}
+    assert len(names) == 9
+    assert names == set(re.findall(r"`(headrace-[a-z]+)`", TEXT))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from headrace.checkpoint.stats import StatsSnapshot
 from headrace.checkpoint.types import SavepointFormat
 from headrace.driver.job import SparkJob
 from headrace.errors import HeadraceError, IllegalState
@@ -13,7 +14,7 @@ from headrace.ids import JobId
 from headrace.job.status import JobStatus
 from headrace.records.html_tables import html_table
 
-__all__ = ["Job", "JobClient", "JobExecutionResult"]
+__all__ = ["CheckpointTable", "Job", "JobClient", "JobExecutionResult"]
 
 
 _SHOWN = 5  # checkpoints
@@ -74,6 +75,37 @@ class JobExecutionResult:
         return f"Program execution finished\nJob with JobID {self._job_id} has finished.\nJob Runtime: {self.get_net_runtime()} ms"
 
 
+class CheckpointTable:
+    """The checkpoints of a job at one moment, newest first; `stats` has their details."""
+
+    def __init__(self, stats: StatsSnapshot) -> None:
+        self.stats = stats
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        counts = self.stats.counts
+        title = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress"
+        columns = [
+            "id",
+            "type",
+            "trigger",
+            "status",
+            "size",
+            "full size",
+            "end to end (ms)",
+            "objects",
+            "chain",
+            "reason",
+        ]
+        rows = []
+        for one in self.stats.history:
+            totals, kind = one.totals, one.checkpoint_type.lower() + ", full" * one.full
+            sizes = [totals.checkpointed_size, totals.state_size, totals.end_to_end_duration, totals.objects_written]
+            reason = one.failure_message or one.full_reason
+            rows.append([one.id, kind, one.trigger, one.status.value, *sizes, one.chain_length, reason])
+        return html_table(title, columns, rows)
+
+
 class JobClient:
     """The handle of a running job."""
 
@@ -121,7 +153,7 @@ class JobClient:
             busy = max((one.rates.busy_ms / 10 for one in measures), default=0.0)
             rows.append([vertex.name, f"{len(measures)}/{vertex.parallelism}", received, rate, f"{busy:.0f} %"])
         columns = ["vertex", "subtasks", "records in", "records/s", "busy"]
-        checkpoints = "" if job.stats is None else job.stats.snapshot(_SHOWN)._repr_html_()
+        checkpoints = "" if job.stats is None else self.checkpoints(_SHOWN)._repr_html_()
         return html_table(f"'{job.plan.name}', {title}, {job.restarts} restarts", columns, rows) + checkpoints
 
     def watch(self, seconds: float | None = None, interval: float = 1.0) -> None:
@@ -140,6 +172,13 @@ class JobClient:
     def job(self) -> Any:
         """The job itself: workers, metrics, failures."""
         return self._job
+
+    def checkpoints(self, newest: int = 10) -> CheckpointTable:
+        """Return the newest checkpoints, which a notebook shows as a table."""
+        stats = self._takes_checkpoints().stats
+        if stats is None:
+            raise IllegalState("the job has no checkpoints yet: it is still being started")
+        return CheckpointTable(stats.snapshot(newest))
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

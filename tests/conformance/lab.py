@@ -15,6 +15,7 @@ from headrace.state.api import StateDescriptor, StateTtlConfig, Time
 from headrace.state.backend import BackendSetup, KeyedStateBackend, SnapshotKind
 from headrace.state.hashmap.backend import HashMapBackend
 from headrace.state.rocksdb import RocksDBBackend
+from namespaces import entry_count
 from state_handles import detach
 
 # A backend joins the suite by one line here.
@@ -116,7 +117,7 @@ class Lab:
         return self.backend.state(descriptor)
 
     def count(self, name: str) -> int:
-        return self.backend.entry_count(name)
+        return entry_count(self.backend, name)
 
 
 def owner_range(key: Any, max_parallelism: int, parallelism: int) -> KeyGroupRange:

@@ -31,6 +31,7 @@ from headrace.state.parquet import keyed
 from headrace.state.parquet.keyed import CANONICAL, CanonicalRun, restore
 from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.timers import TimeDomain
+from namespaces import select_namespace
 
 MAKES = {"hashmap": HashMapBackend, "rocksdb": RocksDBBackend}
 KEYS = range(300)
@@ -416,7 +417,7 @@ def test_namespaces(tmp_path, make):  # SPEC R1.9
     for key in KEYS:
         first.set_current_key(key)
         count.update(1)
-        first.set_namespace(("window", key % 3))
+        select_namespace(first, ("window", key % 3))
         count.update(key)
         seen.add(key)
     handle, files = taken(first)
@@ -425,7 +426,7 @@ def test_namespaces(tmp_path, make):  # SPEC R1.9
     for key in KEYS:
         second.set_current_key(key)
         assert count.value() == 1
-        second.set_namespace(("window", key % 3))
+        select_namespace(second, ("window", key % 3))
         assert count.value() == key
         assert list(seen.get()) == [key]
     first.dispose()
@@ -558,7 +559,7 @@ def test_numbers_with_and_without_namespaces(tmp_path, monkeypatch, old, new):  
         first.set_current_key(key)
         state.update(key)
         if key % 50 == 0:
-            first.set_namespace((key, key + 10))
+            select_namespace(first, (key, key + 10))
             state.update(-key)
     handle, files = taken(first)
     second = restored(MAKES[new], setup_for(tmp_path, "second", groups=(0, 3)), [handle], files)
@@ -566,7 +567,7 @@ def test_numbers_with_and_without_namespaces(tmp_path, monkeypatch, old, new):  
     for key in keys:
         second.set_current_key(key)
         assert again.value() == key
-        second.set_namespace((key, key + 10))
+        select_namespace(second, (key, key + 10))
         assert again.value() == (-key if key % 50 == 0 else None)
     (data,) = files.values()
     rows = pq.read_table(io.BytesIO(data)).select(["key_group", "key"]).to_pylist()

@@ -132,7 +132,7 @@ def test_null_key_and_null_namespace(still_lab):
     with pytest.raises(InvalidArgument, match="map state 'm': key is None"):
         still_lab.state(MapStateDescriptor("m")).put(None, 1)
     with pytest.raises(InvalidArgument, match="namespace is None"):
-        still_lab.backend.set_namespace(None)
+        still_lab.backend.keys("x", None)
 
 
 def test_a_key_of_another_subtask_is_refused(still_lab):

@@ -14,6 +14,7 @@ from headrace.state.api import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from namespaces import select_namespace
 
 W1, W2, W3 = (0, 10), (10, 20), (20, 30)
 
@@ -34,7 +35,7 @@ class Sum:
 
 def at(lab, key, namespace):
     lab.key(key)
-    lab.backend.set_namespace(namespace)
+    select_namespace(lab.backend, namespace)
 
 
 def test_state_is_addressed_by_key_and_namespace(any_lab):
@@ -52,10 +53,10 @@ def test_state_is_addressed_by_key_and_namespace(any_lab):
         any_lab.key(key)
         assert state.value() == key
         for namespace in (W1, W2, "w"):
-            any_lab.backend.set_namespace(namespace)
+            select_namespace(any_lab.backend, namespace)
             assert state.value() == (key, namespace)
             assert any_lab.backend.current_key() == key
-        any_lab.backend.set_namespace(VOID)
+        select_namespace(any_lab.backend, VOID)
         assert state.value() == key
     assert any_lab.count("v") == 12
     at(any_lab, "a", W1)
@@ -73,7 +74,7 @@ def test_selecting_a_key_ends_the_namespace(still_lab):
     assert state.value() is None
     still_lab.backend.clear_current_key()
     with pytest.raises(NoKeySet):
-        still_lab.backend.set_namespace(W1)
+        state.value()
 
 
 def test_keys_of_a_namespace(any_lab):

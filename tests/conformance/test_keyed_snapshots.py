@@ -19,6 +19,7 @@ from headrace.records.key_groups import KeyGroupRange, key_group, key_group_rang
 from headrace.records.types import TypeMismatch, Types, as_type
 from headrace.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from headrace.state.backend import SnapshotKind
+from namespaces import entry_count
 from state_handles import full_size, written_size
 
 V = ValueStateDescriptor("v")
@@ -288,7 +289,7 @@ def test_key_group_snapshot_restore(lab, old, new):
             else:
                 with pytest.raises(IllegalState, match="but this subtask owns groups"):
                     backend.set_current_key(key)
-    assert sum(backend.entry_count("v") for backend in after) == len(keys)
+    assert sum(entry_count(backend, "v") for backend in after) == len(keys)
 
 
 @pytest.mark.parametrize(("first", "second"), [(3, 4), (4, 3)])

@@ -8,6 +8,7 @@ from headrace.errors import InvalidArgument
 from headrace.records.key_groups import KeyGroupRange, key_group
 from headrace.state.addresses import VOID, NoKeySet, address_of
 from headrace.state.timers import TimeDomain
+from namespaces import select_namespace
 
 EVENT, PROCESSING = TimeDomain.EVENT, TimeDomain.PROCESSING
 
@@ -105,7 +106,7 @@ def test_the_current_address_can_be_used(still_lab):
     with pytest.raises(NoKeySet, match="No key set: a timer was used"):
         backend.timers.register(EVENT, 1, backend.context.address, 0)
     still_lab.key("a")
-    backend.set_namespace((3, 4))
+    select_namespace(backend, (3, 4))
     backend.timers.register(EVENT, 1, backend.context.address, backend.context.group)
     assert fire(still_lab, 1) == [(1, "a", (3, 4))]
     with pytest.raises(InvalidArgument, match=r"a timer's time is an int of 64 bits in milliseconds, got 1\.5"):

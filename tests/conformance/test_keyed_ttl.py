@@ -18,6 +18,7 @@ from headrace.state.api import (
     Time,
     ValueStateDescriptor,
 )
+from namespaces import entry_count, select_namespace
 
 TTL = 100
 
@@ -268,7 +269,7 @@ def test_list_elements_expire_one_by_one(lab):
         lab.now = time
         assert ttl_list(lab, ttl).get() == expected
         lab.pause()
-    assert lab.backend.entry_count("l") in {0, 1}
+    assert entry_count(lab.backend, "l") in {0, 1}
     lab.now = 180
     assert ttl_list(lab, ttl).get() == []
     assert lab.count("l") == 0
@@ -406,7 +407,7 @@ def test_merging_takes_live_sides_only(lab):
     for time, namespace, number in ((0, "old", 1), (60, "new", 10), (80, "target", 100)):
         lab.now = time
         lab.key("k")
-        lab.backend.set_namespace(namespace)
+        select_namespace(lab.backend, namespace)
         for make, _ in descriptors:
             lab.state(described(make)).add(number)
     lab.pause()
@@ -416,7 +417,7 @@ def test_merging_takes_live_sides_only(lab):
         state = lab.state(descriptor)
         lab.key("k")
         lab.backend.merge_namespaces(descriptor, "target", ["old", "new"])
-        lab.backend.set_namespace("target")
+        select_namespace(lab.backend, "target")
         assert state.get() == expected
         assert lab.count(descriptor.name) == 1
     lab.now = 219

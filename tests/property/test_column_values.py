@@ -29,6 +29,7 @@ from headrace.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers
 from headrace.state.rocksdb import backend as rocksdb
 from headrace.state.rocksdb.numbers import CachedColumns
 from headrace.state.rocksdb.store import Store
+from namespaces import entry_count, select_namespace
 
 TOTAL = ValueStateDescriptor("total", Types.LONG())
 GROUP = KeyHasher(8)
@@ -168,7 +169,7 @@ class Pair:
 
     def namespace(self, key):
         self.backend.set_current_key(key)
-        self.backend.set_namespace("w")
+        select_namespace(self.backend, "w")
         self.state.update(7)
         assert self.state.value() == 7
         self.state.clear()
@@ -291,7 +292,7 @@ class Pair:
 
     def check(self):
         assert set(self.backend.keys("total")) == set(self.model)
-        assert self.backend.entry_count("total") == len(self.model)
+        assert entry_count(self.backend, "total") == len(self.model)
         for key, value in self.model.items():
             self.backend.set_current_key(key)
             assert self.state.value() == value
@@ -643,7 +644,7 @@ def test_restored_entries_with_a_namespace_are_found_before_any_is_used(kind):  
     state = first.state(TOTAL)
     for key in range(5):
         first.set_current_key(key)
-        first.set_namespace("w")
+        select_namespace(first, "w")
         state.update(key)
     payloads = {}
     run = first.snapshot(1)
@@ -686,7 +687,7 @@ def test_a_state_stays_as_it_is_if_changes_cannot_be_written_before_a_namespace_
         pair.batch(writes(range(100)))
         pair.begin_snapshot("confirm")
         pair.backend.set_current_key(3)
-        pair.backend.set_namespace("w")
+        select_namespace(pair.backend, "w")
         full = patch.object(Store, "write", side_effect=LocalStateError("no space left on device"))
         with full, pytest.raises(LocalStateError):
             pair.state.value()

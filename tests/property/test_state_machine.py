@@ -21,6 +21,7 @@ from headrace.state.addresses import VOID
 from headrace.state.api import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from headrace.state.backend import BackendSetup, SnapshotKind
 from headrace.state.timers import TimeDomain
+from namespaces import entry_count, select_namespace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conformance"))
 from lab import BACKENDS
@@ -119,7 +120,7 @@ class StateMachine(RuleBasedStateMachine):
         backend = next(one for one in self.backends if group in one.setup.key_groups)
         backend.set_current_key(key)
         if namespace is not None:
-            backend.set_namespace(namespace)
+            select_namespace(backend, namespace)
         return backend, (tagged(key), namespace)
 
     # --- operations
@@ -326,10 +327,10 @@ class StateMachine(RuleBasedStateMachine):
                     for key in backend.keys(name, *([] if namespace is None else [namespace])):
                         backend.set_current_key(key)
                         if namespace is not None:
-                            backend.set_namespace(namespace)
+                            select_namespace(backend, namespace)
                         found[name][tagged(key), namespace] = read(state)
                 backend.clear_current_key()
-            assert sum(backend.entry_count(name) for backend in backends) == len(found[name])
+            assert sum(entry_count(backend, name) for backend in backends) == len(found[name])
         return found
 
     @precondition(lambda self: hasattr(self, "backends"))

@@ -17,7 +17,6 @@ import msgspec
 
 from headrace.checkpoint.plan import TaskId
 from headrace.ids import OperatorId, VertexId
-from headrace.records.html_tables import html_table
 
 _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 _WINDOW = 10_000  # values that percentiles are taken of
@@ -230,10 +229,6 @@ class CheckpointStats:
             return self.final_totals
         return Totals.of(self.vertices.values(), self.trigger_timestamp, self.metadata_objects)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        return checkpoints_html(f"checkpoint {self.id}", [self])
-
     def report(self, task: TaskId, stats: SubtaskStats) -> bool:
         """Add a subtask's metrics; False if the subtask is not known or has reported before."""
         vertex = self.vertices.get(task.vertex)
@@ -241,18 +236,6 @@ class CheckpointStats:
             return False
         vertex.subtasks[task.subtask] = stats
         return True
-
-
-def checkpoints_html(title: str, checkpoints: Iterable[CheckpointStats]) -> str:
-    """Checkpoints as a table, for notebooks."""
-    columns = ["id", "type", "trigger", "status", "size", "full size", "end to end (ms)", "objects", "chain", "reason"]
-    rows = []
-    for one in checkpoints:
-        totals, kind = one.totals, one.checkpoint_type.lower() + ", full" * one.full
-        figures = [totals.checkpointed_size, totals.state_size, totals.end_to_end_duration, totals.objects_written]
-        reason = one.failure_message or one.full_reason
-        rows.append([one.id, kind, one.trigger, one.status.value, *figures, one.chain_length, reason])
-    return html_table(title, columns, rows)
 
 
 class RestoredStats(msgspec.Struct, frozen=True):
@@ -288,12 +271,6 @@ class StatsSnapshot:
     history: tuple[CheckpointStats, ...]
     latest: Mapping[str, CheckpointStats]
     restored: RestoredStats | None
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        counts = self.counts
-        title = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress"
-        return checkpoints_html(title, self.history)
 
     def find(self, checkpoint_id: int) -> CheckpointStats | None:
         """The checkpoint of this id, if it is still remembered."""

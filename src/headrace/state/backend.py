@@ -16,7 +16,7 @@ For each batch of records:
         ...                              # user code: handle.value(), handle.update(x)
     backend.end_batch()
 
-State is addressed by (key group, key, namespace). Windows call `set_namespace(window)` after selecting the key.
+State is addressed by (key group, key, namespace). Windows set `context.address = in_namespace(address, window)`.
 """
 
 from __future__ import annotations
@@ -243,13 +243,6 @@ class KeyedStateBackend(ABC):
         key_type = self.setup.key_type
         return key_type.record(key) if key_type.converts and type(key) is tuple else key
 
-    def set_namespace(self, namespace: Any) -> None:
-        """Address the current key's state in a namespace, until the next key is selected."""
-        check_namespace(namespace)
-        if self.context.address is NO_KEY:
-            NO_KEY.refuse("a namespace")
-        self.context.address = in_namespace(split_address(self.context.address)[0], namespace)
-
     def _check_group(self, group: int, what: str) -> None:
         groups = self.setup.key_groups
         if group not in groups:
@@ -299,10 +292,6 @@ class KeyedStateBackend(ABC):
         """Return the keys that have an entry in a state, in a namespace; a copy, so state may change meanwhile."""
         check_namespace(namespace)
         return [self.key_at(split_address(address)[0]) for _, address in self._addresses_in(name, namespace)]
-
-    def entry_count(self, name: str) -> int:
-        """Return the number of (key, namespace) entries of a state; all addresses are read."""
-        return sum(1 for _ in self.addresses(name))
 
     def _addresses_in(self, name: str, namespace: Any) -> list[tuple[int, Any]]:
         return [found for found in self.addresses(name) if split_address(found[1])[1] == namespace]

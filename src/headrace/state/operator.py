@@ -114,7 +114,7 @@ class OperatorStateSnapshot(msgspec.Struct, frozen=True):
 
 
 class RestoredState(msgspec.Struct, frozen=True):
-    """Consecutive elements to restore; `carried` as in `headrace.checkpoint.assignment.Part`."""
+    """Consecutive elements to restore; `carried` as in `headrace.checkpoint.assignment.ElementRange`."""
 
     snapshot: StateSnapshot
     carried: bool = True

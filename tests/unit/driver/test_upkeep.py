@@ -3,6 +3,7 @@
 import pytest
 
 from headrace import KeyedProcessFunction, StateTtlConfig, Time, ValueStateDescriptor
+from namespaces import entry_count
 from rig import Services, data, plan_of, subtask, work_off
 
 
@@ -28,11 +29,11 @@ def test_what_is_written_once_and_never_read_is_forgotten(tmp_path, backend):
     task.receive(data(*range(3000)))
     work_off(task, 5000)
     state = task._chain.operators[0].backend
-    assert state.entry_count("seen") == 3000
+    assert entry_count(state, "seen") == 3000
     services.time = 4999
     task.upkeep()
-    assert state.entry_count("seen") == 3000
+    assert entry_count(state, "seen") == 3000
     services.time = 6000  # rocksdb sweeps a few times in the time that an entry lives, not at every call
     task.upkeep()
-    assert state.entry_count("seen") == 0
+    assert entry_count(state, "seen") == 0
     task.close()

@@ -14,6 +14,7 @@ from headrace.state.addresses import NO_KEY
 from headrace.state.api import ListStateDescriptor, ValueStateDescriptor
 from headrace.state.backend import BackendSetup, SnapshotKind
 from headrace.state.hashmap.backend import HashMapBackend
+from namespaces import entry_count
 from state_handles import full_size, written_size
 
 V = ValueStateDescriptor("v", "bigint")
@@ -75,7 +76,7 @@ def test_the_tables_are_plain_again_after_a_snapshot():
     run.finish()
     write(backend, range(10))
     assert not backend._stores["s:v"].table.layered
-    assert backend.entry_count("v") == 1500
+    assert entry_count(backend, "v") == 1500
 
 
 def test_snapshots_of_an_idle_job_do_not_pile_up_layers():

@@ -22,6 +22,7 @@ from headrace.state.backend import BackendSetup, SnapshotKind
 from headrace.state.rocksdb import MemoryBudget, RocksDBBackend, blocks, numbers
 from headrace.state.rocksdb.numbers import NumberRows
 from headrace.state.rocksdb.store import Store
+from namespaces import select_namespace
 from state_handles import detach
 
 INT, LONG = ValueStateDescriptor("v", "int"), ValueStateDescriptor("v", "bigint")
@@ -186,17 +187,17 @@ def test_entries_that_are_used_with_a_namespace_leave_the_blocks(rig):  # SPEC R
     batch(backend, LONG, {5: 6, 7: None})
     state = backend.state(LONG)
     backend.set_current_key(3)
-    backend.set_namespace("w")
+    select_namespace(backend, "w")
     assert state.value() is None
     state.update(33)
-    backend.set_namespace(VOID)
+    select_namespace(backend, VOID)
     assert state.value() == 3
     backend.clear_current_key()
     other = rig.open(rig.snapshot(backend))
     state = other.state(LONG)
     for namespace, expected in ((VOID, 3), ("w", 33)):
         other.set_current_key(3)
-        other.set_namespace(namespace)
+        select_namespace(other, namespace)
         assert state.value() == expected
     other.clear_current_key()
     assert set(other.keys("v")) == {key for key in range(100) if key != 7}

@@ -13,6 +13,7 @@ from headrace.records.key_groups import KeyGroupRange
 from headrace.state.api import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from headrace.state.backend import BackendSetup
 from headrace.state.rocksdb import MemoryBudget, RocksDBBackend, writeback
+from namespaces import entry_count
 
 V = ValueStateDescriptor("v", "bigint")
 L = ListStateDescriptor("l", "bigint")
@@ -80,9 +81,9 @@ def check(backend, model, keys):
         assert backend.state(V).value() == model.values.get(key)
         assert backend.state(L).get() == model.lists.get(key, [])
         assert dict(backend.state(M).items()) == model.maps.get(key, {})
-    assert backend.entry_count("v") == len(model.values)
-    assert backend.entry_count("l") == len(model.lists)
-    assert backend.entry_count("m") == sum(1 for entries in model.maps.values() if entries)
+    assert entry_count(backend, "v") == len(model.values)
+    assert entry_count(backend, "l") == len(model.lists)
+    assert entry_count(backend, "m") == sum(1 for entries in model.maps.values() if entries)
 
 
 @pytest.mark.parametrize("seed", range(3))
