@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from headrace.cli.coverage import VENDORS, Coverage, coverage, reason_for
+from headrace.pyflink._without_effect import WITHOUT_EFFECT
 
 PAGE = Path(__file__).parent.parent / "docs" / "pyflink.md"
 
@@ -56,6 +57,9 @@ def page() -> str:
         for one in found:
             if one.problem and one.name.path.split(".")[0] not in missing - {one.name.path}:
                 lines.append(f"| `{one.name}` | {one.problem} | {reason_for(one.name)} |")
+    lines += ["\n## What has no effect\n", "These can be called, and warn once.\n"]
+    lines += ["| name | why | what to use |", "|---|---|---|"]
+    lines += [f"| `{name}` | {row.why} | {row.instead} |" for name, row in WITHOUT_EFFECT.items()]
     lines += ["\n## Connectors of other vendors\n", "| module | what to use |", "|---|---|"]
     lines += [f"| `{module}` | {instead} |" for module, instead in VENDORS.items()]
     lines.append(

@@ -351,7 +351,8 @@ def test_checkpoint_settings(env):
     assert not settings.is_externalized_checkpoints_enabled()
 
 
-def test_the_rocksdb_backend(env, caplog):
+def test_the_rocksdb_backend(env, caplog, monkeypatch):
+    monkeypatch.setattr("headrace.pyflink._without_effect._WARNED", set())
     backend = EmbeddedRocksDBStateBackend(True)
     assert (backend.is_incremental_checkpoints_enabled(), backend.get_number_of_transfer_threads()) == (True, 4)
     backend.set_db_storage_paths("file:///a/", "/b")
@@ -362,7 +363,7 @@ def test_the_rocksdb_backend(env, caplog):
     env.set_state_backend(backend)
     assert env.get_configuration().get(config.IO_TMP_DIRS) == "/a"
     assert "a worker uses one directory, /a" in caplog.text
-    assert "options of RocksDB have no effect" in caplog.text
+    assert "set_options has no effect: RocksDB's options are fixed; state.backend.rocksdb.memory" in caplog.text
     with pytest.raises(InvalidArgument, match="written in Java"):
         CustomStateBackend()
 

@@ -106,6 +106,7 @@ BESIDE = {"AllWindowFunction", "AllWindowedStream", "ProcessAllWindowFunction", 
 MODULES = [
     m.name.removeprefix("headrace.pyflink.")
     for m in pkgutil.walk_packages(headrace.pyflink.__path__, "headrace.pyflink.")
+    if "._" not in m.name
 ]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Self
 
 from headrace import config
 from headrace.api.checkpoint_config import CheckpointConfig as _CheckpointConfig
 from headrace.api.checkpoint_config import CheckpointingMode as CheckpointingMode
 from headrace.api.checkpoint_config import ExternalizedCheckpointRetention
+from headrace.pyflink._without_effect import warn_without_effect
 from headrace.pyflink.common.time import Duration as Duration
 from headrace.pyflink.datastream.checkpoint_storage import (
     CheckpointStorage,
@@ -57,6 +57,6 @@ class CheckpointConfig(_CheckpointConfig):
         return None
 
     def set_force_checkpointing(self, force: bool) -> Self:
-        """Checkpoints of jobs with iterations, which Headrace does not have: no effect (SPEC S8)."""
-        logging.getLogger(__name__).warning("set_force_checkpointing(%s) has no effect: there are no iterations", force)
+        """Do nothing: the setting is for jobs with iterations (SPEC S8)."""
+        warn_without_effect("CheckpointConfig.set_force_checkpointing")
         return self

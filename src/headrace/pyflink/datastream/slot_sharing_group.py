@@ -1,17 +1,24 @@
-"""`pyflink.datastream.slot_sharing_group`: resources of Flink's slots. They are hints: Spark's executors size the workers."""
+"""`pyflink.datastream.slot_sharing_group`: resources of Flink's slots, which have no effect."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from functools import total_ordering
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from headrace.errors import InvalidArgument
+from headrace.pyflink._without_effect import warn_without_effect
 
 __all__ = ["MemorySize", "SlotSharingGroup"]
 
+_UNITS = {"tb": 40, "gb": 30, "mb": 20, "kb": 10}
 
-@total_ordering
-@dataclass(frozen=True)
+
+def _in_unit(bits: int) -> Callable[[MemorySize], int]:
+    return lambda size: size.bytes_size >> bits
+
+
+@dataclass(frozen=True, order=True)
 class MemorySize:
     """A number of bytes.
 
@@ -29,59 +36,54 @@ class MemorySize:
     def of_mebi_bytes(mebi_bytes: int) -> MemorySize:
         return MemorySize(bytes_size=mebi_bytes << 20)
 
-    def get_bytes(self) -> int:
-        return self.bytes_size
-
-    def get_kibi_bytes(self) -> int:
-        return self.bytes_size >> 10
-
-    def get_mebi_bytes(self) -> int:
-        return self.bytes_size >> 20
-
-    def get_gibi_bytes(self) -> int:
-        return self.bytes_size >> 30
-
-    def get_tebi_bytes(self) -> int:
-        return self.bytes_size >> 40
-
-    def __lt__(self, other: MemorySize) -> bool:
-        return self.bytes_size < other.bytes_size
+    get_bytes, get_kibi_bytes, get_mebi_bytes = _in_unit(0), _in_unit(10), _in_unit(20)
+    get_gibi_bytes, get_tebi_bytes = _in_unit(30), _in_unit(40)
 
     def __str__(self) -> str:
-        for unit, bits in (("tb", 40), ("gb", 30), ("mb", 20), ("kb", 10)):
-            if self.bytes_size and self.bytes_size % (1 << bits) == 0:
-                return f"{self.bytes_size >> bits} {unit}"
-        return f"{self.bytes_size} bytes"
+        fitting = (unit for unit, bits in _UNITS.items() if self.bytes_size and self.bytes_size % (1 << bits) == 0)
+        unit = next(fitting, "bytes")
+        return f"{self.bytes_size >> _UNITS.get(unit, 0)} {unit}"
 
 
-@dataclass(frozen=True)
+def _getter(resource: str) -> Callable[[SlotSharingGroup], Any]:
+    return lambda group: group.resources.get(resource)
+
+
+def _setter(resource: str, made: Callable[[Any], Any] = lambda value: value) -> Callable[..., Any]:
+    """Return a method of the builder; PyFlink's one takes one argument, whatever its name."""
+
+    def set_resource(self: SlotSharingGroup.Builder, *args: Any, **kwargs: Any) -> SlotSharingGroup.Builder:
+        (value,) = *args, *kwargs.values()
+        self.group.resources[resource] = made(value)
+        return self
+
+    return set_resource
+
+
 class SlotSharingGroup:
     """A name for operators that Flink would run in shared slots, with the resources of such a slot."""
 
-    name: str
-    cpu_cores: float | None = None
-    task_heap_memory: MemorySize | None = None
-    task_off_heap_memory: MemorySize | None = None
-    managed_memory: MemorySize | None = None
-    external_resources: dict[str, float] = field(default_factory=dict, hash=False)
+    def __init__(self, name: str) -> None:
+        warn_without_effect("SlotSharingGroup")
+        self.name = name
+        self.resources: dict[str, Any] = {}
 
     def get_name(self) -> str:
         return self.name
 
-    def get_cpu_cores(self) -> float | None:
-        return self.cpu_cores
-
-    def get_task_heap_memory(self) -> MemorySize | None:
-        return self.task_heap_memory
-
-    def get_task_off_heap_memory(self) -> MemorySize | None:
-        return self.task_off_heap_memory
-
-    def get_managed_memory(self) -> MemorySize | None:
-        return self.managed_memory
+    get_cpu_cores = _getter("cpu_cores")
+    get_task_heap_memory = _getter("task_heap_memory")
+    get_task_off_heap_memory = _getter("task_off_heap_memory")
+    get_managed_memory = _getter("managed_memory")
 
     def get_external_resources(self) -> dict[str, float]:
-        return dict(self.external_resources)
+        return dict(self.resources.get("external", {}))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SlotSharingGroup) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @staticmethod
     def builder(name: str) -> SlotSharingGroup.Builder:
@@ -91,46 +93,25 @@ class SlotSharingGroup:
         """Collects the resources; cores and heap memory are given together."""
 
         def __init__(self, name: str) -> None:
-            self._group = SlotSharingGroup(name)
+            self.group = SlotSharingGroup(name)
 
-        def _set(self, **changes: object) -> SlotSharingGroup.Builder:
-            self._group = replace(self._group, **changes)  # type: ignore[arg-type]
-            return self
-
-        def set_cpu_cores(self, cpu_cores: float) -> SlotSharingGroup.Builder:
-            if cpu_cores <= 0:
-                raise InvalidArgument(f"set_cpu_cores() needs more than 0, got {cpu_cores}")
-            return self._set(cpu_cores=cpu_cores)
-
-        def set_task_heap_memory(self, task_heap_memory: MemorySize) -> SlotSharingGroup.Builder:
-            if not task_heap_memory.bytes_size:
-                raise InvalidArgument("set_task_heap_memory() needs more than 0 bytes")
-            return self._set(task_heap_memory=task_heap_memory)
-
-        def set_task_heap_memory_mb(self, task_heap_memory_mb: int) -> SlotSharingGroup.Builder:
-            return self.set_task_heap_memory(MemorySize.of_mebi_bytes(task_heap_memory_mb))
-
-        def set_task_off_heap_memory(self, task_off_heap_memory: MemorySize) -> SlotSharingGroup.Builder:
-            return self._set(task_off_heap_memory=task_off_heap_memory)
-
-        def set_task_off_heap_memory_mb(self, task_off_heap_memory_mb: int) -> SlotSharingGroup.Builder:
-            return self.set_task_off_heap_memory(MemorySize.of_mebi_bytes(task_off_heap_memory_mb))
-
-        def set_managed_memory(self, managed_memory: MemorySize) -> SlotSharingGroup.Builder:
-            return self._set(managed_memory=managed_memory)
-
-        def set_managed_memory_mb(self, managed_memory_mb: int) -> SlotSharingGroup.Builder:
-            return self.set_managed_memory(MemorySize.of_mebi_bytes(managed_memory_mb))
+        set_cpu_cores = _setter("cpu_cores")
+        set_task_heap_memory = _setter("task_heap_memory")
+        set_task_heap_memory_mb = _setter("task_heap_memory", MemorySize.of_mebi_bytes)
+        set_task_off_heap_memory = _setter("task_off_heap_memory")
+        set_task_off_heap_memory_mb = _setter("task_off_heap_memory", MemorySize.of_mebi_bytes)
+        set_managed_memory = _setter("managed_memory")
+        set_managed_memory_mb = _setter("managed_memory", MemorySize.of_mebi_bytes)
 
         def set_external_resource(self, name: str, value: float) -> SlotSharingGroup.Builder:
-            return self._set(external_resources={**self._group.external_resources, name: value})
+            self.group.resources.setdefault("external", {})[name] = value
+            return self
 
         def build(self) -> SlotSharingGroup:
-            group = self._group
-            needed = (group.cpu_cores, group.task_heap_memory)
-            others = (group.task_off_heap_memory, group.managed_memory, group.external_resources)
-            if None in needed and any([*needed, *others]):
+            given = self.group.resources
+            heap = given.get("task_heap_memory", MemorySize(0))
+            if given and not (given.get("cpu_cores", 0) > 0 and heap.bytes_size):
                 raise InvalidArgument(
-                    f"slot sharing group '{group.name}': give both cpu cores and task heap memory, or no resources"
+                    f"slot sharing group '{self.group.name}': give both cpu cores and task heap memory, or no resources"
                 )
-            return group
+            return self.group

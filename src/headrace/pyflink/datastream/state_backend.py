@@ -11,6 +11,7 @@ from headrace.api.state_backends import EmbeddedRocksDBStateBackend as _RocksDB
 from headrace.api.state_backends import HashMapStateBackend, StateBackend
 from headrace.config import Configuration
 from headrace.errors import InvalidArgument
+from headrace.pyflink._without_effect import warn_without_effect
 
 __all__ = [
     "CustomStateBackend",
@@ -58,10 +59,6 @@ class EmbeddedRocksDBStateBackend(_RocksDB):
             configuration.set(config.IO_TMP_DIRS, self._paths[0])
             if self._paths[1:]:
                 _LOG.warning("set_db_storage_paths(): a worker uses one directory, %s", self._paths[0])
-        if self._options is not PredefinedOptions.DEFAULT or self._factory is not None:
-            _LOG.warning(
-                "options of RocksDB have no effect; state.backend.rocksdb.memory.fixed-per-slot sets its memory"
-            )
 
     def set_db_storage_paths(self, *paths: str) -> None:
         """Directories of the worker for RocksDB's files, of which the first is used."""
@@ -74,12 +71,14 @@ class EmbeddedRocksDBStateBackend(_RocksDB):
         return bool(self._incremental)
 
     def set_predefined_options(self, options: PredefinedOptions) -> None:
+        warn_without_effect("EmbeddedRocksDBStateBackend.set_predefined_options")
         self._options = options
 
     def get_predefined_options(self) -> PredefinedOptions:
         return self._options
 
     def set_options(self, options_factory_class_name: str) -> None:
+        warn_without_effect("EmbeddedRocksDBStateBackend.set_options")
         self._factory = options_factory_class_name
 
     def get_options(self) -> str | None:
@@ -88,6 +87,7 @@ class EmbeddedRocksDBStateBackend(_RocksDB):
     def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
         if number_of_transfering_threads < 1:
             raise InvalidArgument(f"at least one thread is needed, got {number_of_transfering_threads}")
+        warn_without_effect("EmbeddedRocksDBStateBackend.set_number_of_transfer_threads")
         self._threads = number_of_transfering_threads
 
     def get_number_of_transfer_threads(self) -> int:

@@ -19,6 +19,7 @@ from headrace.environment import StreamExecutionEnvironment as _Environment
 from headrace.errors import InvalidArgument
 from headrace.graph.flink_plan import as_flink_json
 from headrace.graph.job_graph import KeySpec
+from headrace.pyflink._without_effect import warn_without_effect
 from headrace.pyflink.common.configuration import Configuration as Configuration
 from headrace.pyflink.common.execution_config import ExecutionConfig as ExecutionConfig
 from headrace.pyflink.common.job_client import JobClient
@@ -106,12 +107,13 @@ class StreamExecutionEnvironment(_Environment):
         return self.get_configuration().get(config.SAVEPOINT_DIR)
 
     def set_stream_time_characteristic(self, characteristic: TimeCharacteristic) -> None:
-        """As in Flink 1.x, where it has had no effect on windows and timers that name their time since 1.12."""
+        """Keep the characteristic, which has no effect."""
         if characteristic is TimeCharacteristic.IngestionTime:
             raise InvalidArgument(
                 "set_stream_time_characteristic(IngestionTime): records get no time when they are read; use windows and "
                 "timers of processing time, or a timestamp assigner that reads the clock"
             )
+        warn_without_effect("StreamExecutionEnvironment.set_stream_time_characteristic")
         self._time_characteristic = characteristic
 
     def get_stream_time_characteristic(self) -> TimeCharacteristic:
@@ -121,11 +123,13 @@ class StreamExecutionEnvironment(_Environment):
         return self._default_local_parallelism
 
     def set_default_local_parallelism(self, parallelism: int) -> None:
-        """Kept and without effect: `set_parallelism` is for local runs, too."""
+        """Keep the parallelism, which has no effect."""
+        warn_without_effect("StreamExecutionEnvironment.set_default_local_parallelism")
         StreamExecutionEnvironment._default_local_parallelism = check_parallelism(parallelism, "parallelism")
 
     def register_slot_sharing_group(self, slot_sharing_group: SlotSharingGroup) -> StreamExecutionEnvironment:
-        """Kept and without effect: Spark's executors size the workers."""
+        """Keep the group, which has no effect."""
+        warn_without_effect("StreamExecutionEnvironment.register_slot_sharing_group")
         self._slot_sharing_groups[slot_sharing_group.get_name()] = slot_sharing_group
         return self
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 from headrace.connectors.kafka import KafkaSink as _KafkaSink
 from headrace.connectors.kafka import KafkaSource as _KafkaSource
 from headrace.errors import InvalidArgument
+from headrace.pyflink._without_effect import warn_without_effect
 from headrace.pyflink.common.serialization import DeserializationSchema, SerializationSchema
 from headrace.pyflink.datastream.connectors.base import DeliveryGuarantee, StreamTransformer, SupportsPreprocessing
 from headrace.records.types import TypeInformation
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger(__name__)
+_POOL_SIZE = 5
 
 _OF_JAVA_CLIENTS = {
     "key.deserializer",
@@ -462,10 +464,11 @@ class FlinkKafkaProducer(_KafkaSink):
         topic: str,
         serialization_schema: SerializationSchema,
         producer_config: Mapping[str, str],
-        kafka_producer_pool_size: int = 5,
+        kafka_producer_pool_size: int = _POOL_SIZE,
         semantic: Semantic = Semantic.AT_LEAST_ONCE,
     ) -> None:
-        """`kafka_producer_pool_size` has no effect: a subtask has one producer."""
+        if kafka_producer_pool_size != _POOL_SIZE:
+            warn_without_effect("FlinkKafkaProducer(kafka_producer_pool_size)")
         options, own = _properties(producer_config)
         exactly_once = semantic is Semantic.EXACTLY_ONCE
         super().__init__(
@@ -479,9 +482,7 @@ class FlinkKafkaProducer(_KafkaSink):
     def set_flush_on_checkpoint(self, flush_on_checkpoint: bool) -> Self:
         """Checkpoints always wait until everything has arrived."""
         if not flush_on_checkpoint:
-            _LOG.warning(
-                "set_flush_on_checkpoint(False) has no effect: a checkpoint waits until all records have arrived"
-            )
+            warn_without_effect("FlinkKafkaProducer.set_flush_on_checkpoint")
         return self
 
     def ignore_failures_after_transaction_timeout(self) -> Self:

@@ -12,6 +12,7 @@ from headrace.connectors.avro import AvroCodec
 from headrace.connectors.files.formats import FileFormat, FilePart, ParquetReader, PartReader
 from headrace.connectors.values import CorruptRecord
 from headrace.errors import InvalidArgument
+from headrace.pyflink._without_effect import warn_without_effect
 from headrace.pyflink.common.serialization import BulkWriterFactory
 from headrace.pyflink.datastream.connectors.file_system import BulkFormat, StreamFormat
 from headrace.pyflink.datastream.formats.avro import AvroSchema
@@ -85,7 +86,9 @@ class ParquetColumnarRowInputFormat(BulkFormat):
         is_utc_timestamp: bool = False,
         is_case_sensitive: bool = True,
     ) -> None:
-        """Timestamps are in UTC; batches are as large as the job takes them. Hadoop's options have no effect."""
+        """Timestamps are in UTC; batches are as large as the job takes them."""
+        if hadoop_config is not None:
+            warn_without_effect("ParquetColumnarRowInputFormat(hadoop_config)")
         if not is_case_sensitive:
             raise InvalidArgument(
                 "ParquetColumnarRowInputFormat: names of columns are case-sensitive; use those of the files"
@@ -100,5 +103,7 @@ class ParquetBulkWriters:
     def for_row_type(
         row_type: TypeInformation, hadoop_config: Configuration | None = None, utc_timestamp: bool = False
     ) -> BulkWriterFactory:
-        """Timestamps are in UTC. Hadoop's options have no effect."""
+        """Timestamps are in UTC."""
+        if hadoop_config is not None:
+            warn_without_effect("ParquetBulkWriters.for_row_type(hadoop_config)")
         return BulkWriterFactory("parquet", row_type)
