@@ -693,3 +693,27 @@ def test_value_table_with_ttl(lab):
     lab.now = 120
     assert table(ttl).get_many(keys, groups) == [1, None]
     assert lab.count("v") == 1
+
+
+def test_the_compaction_filter_cleans_although_cleanup_in_background_is_disabled(still_lab):
+    # SPEC R2.5 d: on rocksdb; a no-op on other backends
+    ttl = config().disable_cleanup_in_background().cleanup_in_rocksdb_compact_filter(1000).build()
+    fill(still_lab, ttl, 50)
+    still_lab.now = 120
+    for _ in range(10):
+        still_lab.backend.background_cleanup(10_000)
+    assert still_lab.count("s") == (0 if still_lab.backend.name == "rocksdb" else 50)
+
+
+def test_incremental_cleanup_does_nothing_on_rocksdb(still_lab):
+    # SPEC R2.5 c: it belongs to state in memory
+    if still_lab.backend.name != "rocksdb":
+        pytest.skip("tests of incremental cleanup are above")
+    box = fill(still_lab, config().disable_cleanup_in_background().cleanup_incrementally(5, True).build(), 50)
+    still_lab.now = 120
+    state = box.state("other")
+    for _ in range(100):
+        state.value()
+    still_lab.backend.end_batch()
+    assert still_lab.backend.background_cleanup(10_000) == 0
+    assert still_lab.count("s") == 50

@@ -9,7 +9,13 @@ import pytest
 from headrace import Row
 from headrace.api.sink import CommitRequest, WriterContext
 from headrace.connectors.kafka import KafkaSink
-from headrace.connectors.kafka.commit import KafkaCommittable, Marker, TransactionCommitter
+from headrace.connectors.kafka.client import load
+from headrace.connectors.kafka.commit import (
+    KafkaCommittable,
+    Marker,
+    TransactionCommitter,
+    _TransactionalProducer,
+)
 from headrace.errors import InvalidArgument, StorageError
 from headrace.records.types import PICKLED, as_type
 from kafka_mock import MockCluster
@@ -258,3 +264,28 @@ def test_the_topic_by_a_function_of_the_record(cluster, topic, delivery):
         InvalidArgument, match=r"the function gave None for Row\(user=5, word='x'\), not a topic's name"
     ):
         sink.writer(WHERE, []).write_batch(TYPE.to_batch([(5, "x")]))
+
+
+def test_behind_a_committable_that_must_wait_those_of_the_same_id_wait_too(cluster, topic, monkeypatch):
+    sink = sink_of(cluster, topic)
+    writer = sink.writer(WHERE, [])
+    writer.write_batch(TYPE.to_batch([(1, "a")]))
+    first = writer.prepare(False)[0]
+    writer.write_batch(TYPE.to_batch([(2, "b")]))
+    second = writer.prepare(False)[0]
+    kafka = load()
+    commit, failures = (
+        _TransactionalProducer.commit,
+        [kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TRANSPORT))],
+    )
+
+    def fail_once(self, committable, number):
+        if failures:
+            raise failures.pop()
+        commit(self, committable, number)
+
+    monkeypatch.setattr(_TransactionalProducer, "commit", fail_once)
+    assert committed(sink, [first, second]) == [True, True]
+    assert cluster.read(topic) == []
+    assert committed(sink, [first, second]) == [False, False]
+    assert len(cluster.read(topic)) == 2

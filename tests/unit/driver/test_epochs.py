@@ -211,3 +211,16 @@ def test_the_committer_is_closed(rig):
     rig.settle()
     rig.epochs.close()
     assert rig.log[-1] == "closed"
+
+
+def test_checkpoints_wait_for_the_next_attempt_when_a_commit_has_failed(rig):
+    rig.log.append("fail next")
+    for number in range(1, MAX_WAITING + 3):
+        rig.complete(number, number, (number, ("a",)))
+    assert rig.holds == [True]
+    rig.settle()  # the first one fails, and those behind it are not committed
+    assert len(rig.failures) == 1
+    assert rig.told == []
+    assert rig.holds == [True]
+    rig.epochs.start_attempt(None, None, rig.commits)
+    assert rig.holds == [True, False]

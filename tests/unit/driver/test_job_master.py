@@ -10,7 +10,7 @@ from headrace.api.sink import EpochCommitter, Sink, SinkWriter
 from headrace.checkpoint.events import CheckpointRequested, StopRequested
 from headrace.checkpoint.handles import CorruptState
 from headrace.config import Configuration
-from headrace.control.messages import AcknowledgeCheckpoint, Finished, Register, Running
+from headrace.control.messages import AcknowledgeCheckpoint, Failed, Finished, Register, Restored, Running
 from headrace.driver.cluster import AttemptOver, WorkerMessage
 from headrace.driver.job_master import JobMaster, _may_work_later
 from headrace.errors import JobFailed, NotEnoughSlots, StateMigrationError, StorageError, UserCodeError
@@ -359,3 +359,15 @@ def test_what_lasts_is_not_tried_again_unless_the_job_has_run(cause):
     error.__cause__ = cause
     assert not _may_work_later(error, 0)
     assert _may_work_later(error, 1)
+
+
+def test_damage_that_is_found_while_tasks_run_does_not_step_back(monkeypatch):  # SPEC R5.11
+    rig = Rig().start()
+    steps = []
+    monkeypatch.setattr(rig.master.service, "step_back", lambda damage: bool(steps.append(damage)))
+    rig.master.handle(WorkerMessage(0, (0, 0), Restored()))
+    rig.master.handle(WorkerMessage(0, (0, 0), Failed("a file is damaged", "", kind="damaged")))
+    rig.end(JobFailed("a task failed"))
+    assert rig.master.ended
+    assert "a file is damaged" in str(rig.master.machine.error)
+    assert steps == []

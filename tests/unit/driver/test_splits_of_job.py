@@ -4,6 +4,7 @@ import queue
 from collections import deque
 from contextlib import closing
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -214,3 +215,75 @@ def test_a_message_for_a_worker_that_has_not_connected_fails_the_attempt():
         "AssignSplits was sent to Source -> Print (1/2), which has not connected yet; report this as a bug"
     )
     assert master.machine.status is JobStatus.FAILING
+
+
+# --- discoveries ------------------------------------------------------------------------------------------------------
+
+
+class Growing(AllFound):
+    """Finds one more split with each discovery, and keeps how many it has found."""
+
+    complete = False
+    interval = 0
+
+    def __init__(self):
+        super().__init__(owned=True)
+        self.count = 0
+
+    def discover(self):
+        self.count += 1
+        return [self.count]
+
+    def snapshot(self):
+        return self.count
+
+
+class Endless(Bounded):
+    def enumerator(self, restored):
+        return Growing()
+
+
+class Discoveries:
+    """Splits whose discoveries run in another thread, which is in our hands."""
+
+    def __init__(self):
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.set_parallelism(1)
+        env.from_source(Endless(owned=True)).print()
+        graph = env._job_plan("splits").graph
+        self.works, self.calls, self.sent = deque(), deque(), []
+        io = SimpleNamespace(now=lambda: 0, discoveries=SimpleNamespace(submit=self.works.append), warn=print)
+        port = JobPort(
+            lambda task, message: self.sent.extend(map(unpack, message.splits)),
+            self.calls.append,
+            lambda why: None,
+            lambda why: None,
+        )
+        self.splits = Splits(graph, io, port)
+        self.splits.start_attempt({})
+        self.splits.job_running()
+
+    def kept(self, checkpoint):
+        (data,) = self.splits.snapshot(checkpoint).values()
+        return unpack(unpack(data.decode()).state)
+
+
+def test_a_checkpoint_does_not_keep_what_a_discovery_that_is_not_over_has_found():
+    job = Discoveries()
+    job.works.popleft()()  # the job's thread has not heard of it
+    assert job.kept(1) == 0
+    job.calls.popleft()()
+    assert job.sent == [1]
+    assert job.kept(2) == 1
+
+
+def test_what_a_discovery_of_an_old_attempt_has_found_is_not_assigned():
+    job = Discoveries()
+    job.works.popleft()()
+    job.splits.start_attempt({})
+    job.splits.job_running()
+    job.calls.popleft()()
+    assert job.sent == []
+    job.works.popleft()()
+    job.calls.popleft()()
+    assert job.sent == [1]

@@ -396,6 +396,14 @@ def test_a_rescale_is_answered_also_when_its_first_attempt_fails(life):
     assert life.asked(ev.AnswerRescale) == [ev.AnswerRescale(1)]
 
 
+def test_a_rescaled_attempt_that_fails_is_counted_by_the_restart_strategy():
+    life = Life(NoRestart()).start()
+    rescaled(life)
+    life.answer_and_submit()
+    assert status_of(life.end_attempt()) == ["FAILING"]
+    assert life.asked(ev.ApplyRescale) == [ev.ApplyRescale(1)]
+
+
 def test_a_rescale_is_refused_while_another_one_is_under_way(life):
     life.step(ev.RescaleRequested(1, 3))
     (answer,) = life.step(ev.RescaleRequested(2, 4))

@@ -492,3 +492,16 @@ def test_nothing_is_restored_over_loaded_numbers(rig):  # SPEC R8.2
     backend.load_numbers(LONG.meta(), (np.array([1]), np.array([3])), np.array([GROUP.group(1)], np.int32))
     with pytest.raises(IllegalState):
         backend.restore([handle], lambda payload, at, length: rig.payloads[payload.id][at : at + length])
+
+
+def test_numbers_that_are_removed_after_a_rescale_stay_removed(rig, monkeypatch):  # SPEC R3.4
+    monkeypatch.setattr(numbers, "_FEW_IN_BLOCKS", 0)
+    monkeypatch.setattr(numbers, "_RENEW", 1)  # the blocks of a half are written anew, without what it has removed
+    whole = rig.open()
+    batch(whole, LONG, {key: key for key in range(300)})
+    handle = rig.snapshot(whole)
+    halves = [rig.open(handle, key_groups=groups) for groups in (KeyGroupRange(0, 15), KeyGroupRange(16, 31))]
+    for half in halves:
+        batch(half, LONG, dict.fromkeys(range(0, 300, 3)))
+    again = rig.open(*[rig.snapshot(half, 2) for half in halves])
+    assert content(again, LONG) == {key: key for key in range(300) if key % 3}

@@ -551,3 +551,14 @@ def test_an_entry_that_the_old_driver_claims_in_the_last_moment_moves_the_log(mo
     monkeypatch.setattr(JobLog, "_claim", late)
     with pytest.raises(LogMoved):
         start(store, resumed=read)
+
+
+def test_a_resume_from_an_older_checkpoint_forgets_the_numbers_of_later_ones():
+    store = MemoryStore()
+    log = start(store)
+    first, second = [log.complete(take(store, number)) for number in (1, 2)]
+    back = start(store, restored=first)
+    assert back.state.commits.number_for(1) == first.commit
+    assert back.state.commits.number_for(2) is None, "what is prepared for a new checkpoint 2 is other output"
+    again = back.complete(take(store, 3, AttemptId(2)))
+    assert back.state.commits.number_for(2) == again.commit > second.commit

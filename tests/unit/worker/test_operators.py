@@ -25,7 +25,9 @@ from headrace import (
     SourceFunction,
     StreamExecutionEnvironment,
 )
+from headrace.api.sink import Committer, Sink, SinkWriter
 from headrace.errors import UserCodeError
+from headrace.testing import OneInputHarness
 from headrace.worker.operators.base import MIN_WATERMARK
 
 
@@ -490,3 +492,40 @@ def test_the_users_own_type_errors_are_left_alone():
         yield from value
 
     assert "TypeError: 'int' object is not iterable" in failure(lambda env: env.from_collection([5]).flat_map(inside))
+
+
+class Published(Sink, SinkWriter, Committer):
+    """Makes records visible in a list when they are committed."""
+
+    def __init__(self):
+        self.visible, self._open = [], []
+
+    def writer(self, context, restored):
+        return self
+
+    def committer(self, context):
+        return self
+
+    def write(self, record):
+        self._open.append(record)
+
+    def prepare(self, end_of_input):
+        prepared, self._open = self._open, []
+        return [tuple(prepared)]
+
+    def commit(self, requests):
+        for request in requests:
+            self.visible.extend(request.committable)
+
+
+def test_a_sink_commits_only_what_was_prepared_for_checkpoints_that_are_complete():  # SPEC R9.3
+    with OneInputHarness.of(lambda numbers: numbers.sink_to(Published())) as harness:
+        harness.process_element(1)
+        harness.snapshot()
+        harness.process_element(2)
+        harness.snapshot()
+        visible = harness.function.visible
+        harness.notify_checkpoint_complete(1)
+        assert visible == [1]
+        harness.notify_checkpoint_complete(2)
+        assert visible == [1, 2]
