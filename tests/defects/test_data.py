@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import io
 import json
 import math
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from operator import itemgetter
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +26,9 @@ import pyarrow as pa
 import pytest
 
 from headrace import (
+    CoProcessFunction,
     KeyedProcessFunction,
+    MapFunction,
     MapStateDescriptor,
     Row,
     TumblingEventTimeWindows,
@@ -32,13 +36,18 @@ from headrace import (
     ValueStateDescriptor,
 )
 from headrace.connectors.files import FileSink, FileSource
-from headrace.connectors.values import CorruptRecord, Decoder, decoder
-from headrace.errors import HeadraceError, InvalidArgument
+from headrace.connectors.values import CorruptRecord, Decoder, decoder, encoder
+from headrace.errors import GraphError, HeadraceError, InvalidArgument
+from headrace.pyflink.common import Row as FlinkRow
 from headrace.pyflink.common import Types as FlinkTypes
-from headrace.pyflink.datastream.formats.csv import CsvRowDeserializationSchema
+from headrace.pyflink.datastream.formats.csv import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from headrace.pyflink.datastream.formats.json import JsonRows
+from headrace.records.batch import Batch
+from headrace.records.frames import FrameKind, pack, read_frames
 from headrace.records.types import as_type
-from headrace.testing import OneInputHarness, run
+from headrace.testing import OneInputHarness, TwoInputHarness, run
+from headrace.worker.inputs import decode
+from headrace.worker.spark_rows import RowStream, as_message
 
 PAIR = "word string, n bigint"
 
@@ -754,3 +763,337 @@ def test_a_pyflink_json_record_is_read_as_beside_any_other(value):
 @D11
 def test_a_line_end_inside_a_json_string_is_corrupt():
     assert decoded(decoder("json", PAIR), b'{"word":"a\nb","n":1}') == ([], [b'{"word":"a\nb","n":1}'])
+
+
+# --- D12 to D20: wrong in a corner, or a late error -------------------------------------------------------------------
+
+
+class CountBoth(CoProcessFunction):
+    """Counts the records of both sides by key."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", default=0))
+
+    def _count(self):
+        self.count.update(self.count.value() + 1)
+        return self.count.value()
+
+    def process_element1(self, value, ctx):
+        yield self._count()
+
+    def process_element2(self, value, ctx):
+        yield self._count()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="D12 connect() of keys with different types is accepted: equal keys of both sides never meet",
+)
+@pytest.mark.parametrize(
+    ("types", "second", "key"),
+    [
+        (("k float, a string", "k double, b string"), "k", 0.1),
+        (("k float, a string", None), itemgetter(0), 0.1),
+        (("k bigint, a string", "k double, b string"), "k", 5),
+        (("k string, a string", "k binary, b string"), "k", "x"),
+    ],
+    ids=["float and double", "float and function", "bigint and double", "string and binary"],
+)
+def test_connected_keys_have_one_type_or_meet(types, second, key):
+    def found() -> list[int]:
+        with TwoInputHarness(CountBoth(), keys=("k", second), input_types=types) as harness:
+            harness.process_element1((key, "a"))
+            harness.process_element2((key.encode() if types[1] == "k binary, b string" else key, "b"))
+            return harness.take()
+
+    assert outcome(found) in ("refused", [1, 2])
+
+
+def test_connected_keys_of_int_and_bigint_are_refused():
+    with pytest.raises(GraphError):
+        TwoInputHarness(CountBoth(), keys=("k", "k"), input_types=("k int, a string", "k bigint, b string")).open()
+
+
+def add_in_place(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    first["n"] += second["n"]
+    return first
+
+
+D13 = pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="D13 an object that is changed after it was emitted changes what was emitted, within a batch",
+)
+
+
+class OneObject(MapFunction):
+    """Gives one object again and again."""
+
+    def open(self, runtime_context):
+        self.total = {"n": 0}
+
+    def map(self, value):
+        self.total["n"] += value["n"]
+        return self.total
+
+
+def totals(make: Callable[[], OneInputHarness], batches: list[list[int]]) -> list[int]:
+    with make() as harness:
+        found = []
+        for numbers in batches:
+            harness.process_elements([{"k": 1, "n": n} for n in numbers])
+            found += harness.take()
+        return [record["n"] for record in found]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OneInputHarness(add_in_place, method="reduce", key=itemgetter("k")),
+        lambda: OneInputHarness(OneObject()),
+        lambda: OneInputHarness(OneObject(), key=itemgetter("k")),
+    ],
+    ids=["reduce", "map", "keyed map"],
+)
+@D13
+def test_an_object_that_is_changed_after_it_was_emitted_was_copied(make):
+    assert totals(make, [[1], [10], [100]]) == totals(make, [[1, 10, 100]]) == [1, 11, 111]
+
+
+def csv_rows(type_info: Any, *lines: bytes, **builder: Any) -> tuple[list[Any], list[bytes]]:
+    """What PyFlink's CSV reads of one column."""
+    row = FlinkTypes.ROW_NAMED(["a"], [type_info])
+    return decoded(CsvRowDeserializationSchema.Builder(row).build().decoder(), *lines)
+
+
+D15 = pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="D15 PyFlink's CSV reads other values than were written: an offset is dropped, 1_000 is a number",
+)
+
+
+@D15
+def test_the_offset_of_a_time_in_csv_counts_or_is_refused():
+    line = b"2020-01-01 00:00:00+05:00"
+    rows, corrupt = csv_rows(FlinkTypes.SQL_TIMESTAMP(), line)
+    assert corrupt == [line] or rows == [(dt.datetime(2019, 12, 31, 19),)]  # noqa: DTZ001 - in UTC, as JSON
+
+
+@D15
+def test_underscores_in_a_number_in_csv_are_corrupt():
+    assert csv_rows(FlinkTypes.INT(), b"1_000") == ([], [b"1_000"])
+
+
+def read_back(text: str) -> Any:
+    """What PyFlink's CSV reads of a text that it has written with an escape character and without quotes."""
+    row = FlinkTypes.ROW_NAMED(["a", "b"], [FlinkTypes.STRING(), FlinkTypes.STRING()])
+    write = CsvRowSerializationSchema.Builder(row).disable_quote_character().set_escape_character("\\").build()
+    read = CsvRowDeserializationSchema.Builder(row).set_escape_character("\\").build()
+    rows, corrupt = decoded(read.decoder(), write.serialize(FlinkRow(text, "c")))
+    return corrupt or list(rows[0])
+
+
+@pytest.mark.parametrize("text", ["a,b", 'a"b'])
+def test_texts_that_are_written_without_quotes_are_read_back(text):
+    assert read_back(text) == [text, "c"]
+
+
+@D15
+@pytest.mark.parametrize("text", ["a\\b", "\\,"])
+def test_escapes_in_texts_that_are_written_without_quotes_are_read_back(text):
+    assert read_back(text) == [text, "c"]
+
+
+D16 = pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="D16 types that no worker can read are accepted: the error comes in the next task, or rows come as dicts",
+)
+INT_AND_TEXT = pa.struct([("a", pa.int64()), ("b", pa.string())])
+
+
+@D16
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.dictionary(pa.int32(), pa.string()), "x"),
+        (pa.schema([("s", pa.struct([("a", pa.int64()), ("a", pa.int64())]))]), ((1, 2),)),
+        (pa.large_list(INT_AND_TEXT), [(1, "a")]),
+        (pa.list_(INT_AND_TEXT, 1), [(1, "a")]),
+    ],
+    ids=["dictionary", "nested names twice", "large list of rows", "fixed list of rows"],
+)
+def test_a_type_is_refused_or_gives_back_its_values(kind, value):
+    def found() -> Any:
+        type = as_type(kind)
+        with OneInputHarness(lambda n: value, method="map", output_type=type) as harness:
+            harness.process_element(1)
+            return harness.take()
+
+    try:
+        result = outcome(found)
+    except Exception as error:
+        raise AssertionError(f"the type is accepted, and then: {error!r}") from error
+    assert result in ("refused", [value])
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="D17 key_by of a column that cannot be a key is refused by the worker, at the first record",
+)
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("date", NOON.date()), ("timestamp", NOON_UTC), ("decimal(10,2)", Decimal("1.50"))],
+)
+def test_a_column_is_a_key_or_is_refused_when_the_program_is_built(kind, value):
+    def build(stream: Any) -> Any:
+        return stream.key_by("k").process(Count())
+
+    try:
+        harness = OneInputHarness.of(build, input_type=f"k {kind}, x int").open()
+    except (GraphError, InvalidArgument):
+        return
+    with harness:
+        assert outcome(lambda: give(harness, (value, 1), (value, 1))) == [1, 2]
+
+
+D18 = pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="D18 unusual numbers and times as keys: a decimal NaN never finds its state, others raise OverflowError",
+)
+EARLY = dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2)))
+
+
+@D18
+@pytest.mark.parametrize(
+    ("backend", "key"),
+    [("hashmap", Decimal("NaN")), ("rocksdb", Decimal("1E+1000001")), ("rocksdb", EARLY)],
+    ids=["NaN", "large decimal", "early time"],
+)
+def test_unusual_numbers_and_times_are_keys_or_refused(backend, key):
+    try:
+        found = twice(Count, [key, key], backend, key=itself)
+    except Exception as error:
+        raise AssertionError(repr(error)) from error
+    assert found in (([1, 2], [3, 4]), (["refused"], ["refused"]))
+    if found[0] == ["refused"]:
+        with OneInputHarness(Count(), key=itself, configuration={"state.backend.type": backend}) as harness:
+            error = refusal(lambda: give(harness, key))
+        assert "OverflowError" not in error
+        assert "decimal.Overflow" not in error
+
+
+def refusal(action: Callable[[], Any]) -> str:
+    """The text of the error with which an action is refused."""
+    with pytest.raises(Refused) as caught:
+        action()
+    return str(caught.value)
+
+
+D19 = pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="D19 sinks write lines that are read back as other records",
+)
+
+
+@D19
+def test_nulls_in_a_single_csv_column_are_read_back():
+    type = as_type("a string")
+    lines = encoder("csv", type)(Batch.of_rows([("x",), (None,), ("y",)], type))
+    batch, _ = decoder("csv", type).decode_lines(b"".join(line + b"\n" for line in lines), len(lines))
+    assert len(batch) == 3
+
+
+@D19
+def test_a_line_end_in_a_text_is_refused_or_kept():
+    found = outcome(lambda: encoder("text", "string")(Batch.of_rows(["a\nb"], as_type("string"))))
+    assert found == "refused" or b"\n" not in found[0]
+
+
+@D19
+def test_nan_is_refused_or_kept_in_json():
+    type = as_type("x double")
+    found = outcome(lambda: encoder("json", type)(Batch.of_rows([(NAN,)], type)))
+    assert found == "refused" or b"null" not in found[0]
+
+
+# --- D20: frames whose bytes were damaged -----------------------------------------------------------------------------
+
+
+def damaged(data: bytes, random: Random) -> bytes:
+    """A copy of some bytes with a few changes: other, missing and new bytes, and large numbers."""
+    found = bytearray(data)
+    for _ in range(random.choice([1, 1, 2, 4])):
+        at = random.randrange(len(found)) if found else 0
+        match random.randrange(4):
+            case 0 if found:
+                found[at] ^= 1 << random.randrange(8)
+            case 1:
+                del found[at:]
+            case 2:
+                found[at:at] = random.randbytes(random.randrange(1, 9))
+            case _:
+                number = random.choice([0, 2**63 - 1, 2**64 - 1, 2**31 - 1, 2**40])
+                found[at : at + 8] = number.to_bytes(8, "little")[: len(found[at : at + 8])]
+    return bytes(found)
+
+
+def read_rows_of_spark(data: bytes) -> None:
+    for row in RowStream().load_stream(io.BytesIO(data)):
+        bytes(row)
+
+
+def stream_of_spark() -> bytes:
+    """Rows as Spark sends them to a worker."""
+    out = io.BytesIO()
+    RowStream().dump_stream([as_message([(1, [b"abc", b"defg"]), (2, [b"x" * 100])])], out)
+    return out.getvalue()[4:]  # behind pyspark's number that says that a stream begins
+
+
+D20 = pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="D20 damaged frames raise OSError or OverflowError in place of ValueError",
+)
+
+
+def failure_of(read: Callable[[], Any]) -> Exception | None:
+    """The error of reading damaged bytes, if it is none that the reader expects."""
+    try:
+        read()
+    except (ValueError, EOFError, pa.ArrowException):
+        return None
+    except Exception as error:
+        return error
+    return None
+
+
+@D20
+def test_dates_that_no_python_date_can_hold_are_a_value_error():
+    kind = as_type("d date")
+    dates = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
+    batch = pa.RecordBatch.from_arrays([dates], schema=kind.schema)
+    (frame,) = read_frames(b"".join(pack(FrameKind.ARROW, 3, 1, bytes(batch.serialize()))))
+    assert failure_of(lambda: decode(frame, kind).rows()) is None
+
+
+@D20
+def test_damaged_rows_of_spark_are_read_or_a_value_error():
+    whole, random = stream_of_spark(), Random(1)
+    read_rows_of_spark(whole)
+    assert [failure_of(lambda: read_rows_of_spark(damaged(whole, random))) for _ in range(500)] == [None] * 500
+
+
+@D20
+def test_damaged_frames_are_read_or_a_value_error():
+    kind = as_type("k bigint, s string, x double, b binary, l array<int>")
+    rows = [(n, f"t{n}", float(n), b"z" * n, [n] * 3) for n in range(5)]
+    whole, random = b"".join(pack(FrameKind.ARROW, 3, 1, bytes(kind.to_batch(rows).serialize()))), Random(1)
+    for _ in range(500):
+        data = damaged(whole, random)
+        assert failure_of(lambda data=data: [decode(frame, kind).rows() for frame in read_frames(data)]) is None
