@@ -15,7 +15,7 @@ import pytest
 
 from headrace.connectors.avro import AvroCodec, AvroFormat
 from headrace.control.messages import Metrics
-from headrace.driver.metrics import MetricsHistory
+from headrace.driver.metrics_history import MetricsHistory
 from headrace.records.key_groups import KeyGroupRange
 from headrace.records.types import as_type
 from headrace.state.api import ValueStateDescriptor

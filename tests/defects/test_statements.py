@@ -49,7 +49,7 @@ from headrace.pyflink.datastream.state_backend import (
     RocksDBStateBackend,
 )
 from headrace.storage.log import JobLog
-from headrace.storage.settings import StorageSettings
+from headrace.storage.storage_settings import StorageSettings
 from headrace.testing import run
 
 RETAIN = {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
