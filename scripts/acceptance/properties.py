@@ -29,3 +29,26 @@ def properties() -> Outcome:
         check=False,
     )
     return Outcome(done.returncode == 0, (done.stdout.strip().splitlines() or [done.stderr[-500:]])[-1])
+
+
+@line("known-defects", 1200)
+def known_defects() -> Outcome:
+    """The known defects that take long to show: each test of them fails as expected."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "long", str(ROOT / "tests" / "defects")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Outcome(done.returncode == 0, (done.stdout.strip().splitlines() or [done.stderr[-500:]])[-1])
+
+
+@line("mutants", 3600)
+def mutants() -> Outcome:
+    """Every planted defect of `tests/mutants` is found by the tests that it names."""
+    command = [sys.executable, str(ROOT / "scripts" / "mutants.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = [name for name in done.stdout.splitlines() if name.startswith("ok")]
+    lost = [name for name in done.stdout.splitlines() if name.startswith("FAILED")]
+    return Outcome(done.returncode == 0, "; ".join([f"{len(found)} found", *lost]))

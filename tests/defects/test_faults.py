@@ -203,6 +203,26 @@ def test_resume_does_not_repeat_a_finished_job_that_was_not_stopped(cluster):
     check_resume_is_refused(cluster, TWO_RETAINED, counted(range(400)))
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="F14 resume: with --from, a job without a checkpoint starts elsewhere the next time",
+)
+def test_a_job_that_is_resumed_twice_starts_from_the_same_savepoint(cluster):
+    first = cluster.start()
+    first.feed(50)
+    other = first.savepoint(cluster.savepoints)
+    first.feed(50)
+    origin = first.stop(cluster.savepoints)
+    job = cluster.start_from(origin)
+    for more in ({"execution.state-recovery.path": str(other)}, {}):
+        require(job.running() and job.position == 100, f"it starts at {job.position}: {job.error}")
+        job.kill_driver()
+        job = cluster.resume(options=more)
+    assert job.running()
+    assert job.position == 100
+
+
 # --- F6, F9: what a snapshot holds for foreach_epoch ------------------------------------------------------------------------
 
 

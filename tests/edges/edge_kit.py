@@ -707,6 +707,19 @@ class _Session:
 
 _local = threading.local()
 _running = {}  # attempts by their job group
+_holds: list[
+    threading.Event
+] = []  # while one is here, rows of sources are not taken; it is set when the first one waits
+
+
+@contextmanager
+def hold_rows_of_sources():
+    """No row of a source is taken before the block is left, as if its readers were busy; the event says that one waits."""
+    _holds.append(threading.Event())
+    try:
+        yield _holds[-1]
+    finally:
+        _holds.pop()
 
 
 class _Dataflow:
@@ -745,6 +758,9 @@ class _Dataflow:
                 if self.stopped.is_set():
                     rows.close()
                     return
+                while level == 0 and _holds:
+                    _holds[-1].set()
+                    time.sleep(0.01)
                 for target, payload in zip(batch.column(0), batch.column(1), strict=True):
                     row = pa.RecordBatch.from_arrays([pa.array([target]), pa.array([payload])], ["dst", "payload"])
                     self._queues[level + 1][target.as_py()].put(row)
