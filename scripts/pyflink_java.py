@@ -8,7 +8,9 @@ import types
 from pathlib import Path
 from typing import Any
 
-from headrace.connectors.avro import AvroCodec, AvroFormat
+import fastavro
+
+from headrace.connectors.avro import AvroFormat
 from headrace.connectors.files.formats import FilePart
 from headrace.connectors.files.targets import PendingFile
 from headrace.pyflink.datastream.formats.avro import AvroSchema
@@ -79,12 +81,9 @@ class DataFileReader:
     """Of the package avro: iterates over the records of a file."""
 
     def __init__(self, file: Any, datum_reader: Any) -> None:
-        data = file.read()
-        meta = AvroCodec({"type": "map", "values": "bytes"}).decode(data[4:])
+        schema = json.loads(fastavro.reader(file).metadata["avro.schema"])
         file.seek(0)
-        self._reader = AvroFormat(json.loads(meta["avro.schema"]), typed=False).reader(
-            FilePart("", 0, None, 0, None), file
-        )
+        self._reader = AvroFormat(schema, typed=False).reader(FilePart("", 0, None, 0, None), file)
 
     def __iter__(self) -> Any:
         while not self._reader.finished:
