@@ -88,11 +88,6 @@ def test_every_option_has_a_reader():
     assert [name for name in names if name not in read] == []
 
 
-def test_the_top_of_the_package_can_be_overlooked():
-    top = [p for p in SOURCE.iterdir() if (p.suffix == ".py" and p.stem != "__init__") or (p / "__init__.py").exists()]
-    assert len(top) <= 22, sorted(path.stem for path in top)
-
-
 def test_a_file_name_of_the_runtime_occurs_once():
     """So that a traceback or a search says which file it means."""
     places: dict[str, list[str]] = {}

@@ -28,7 +28,7 @@ _TEXT = """
     BroadcastStream DataStreamSink FunctionInitializationContext FunctionSnapshotContext KeyedStateStore TimerService
     MAX_WATERMARK MIN_WATERMARK TimestampAssigner Watermark WatermarkGenerator WatermarkOutput WatermarkStrategy
     AllWindowFunction AllWindowedStream CoGroupFunction CoGroupedStreams ContinuousEventTimeTrigger
-    ContinuousProcessingTimeTrigger CountEvictor CountTrigger DeltaEvictor DeltaTrigger EventTimeSessionWindows
+    ContinuousProcessingTimeTrigger CountEvictor CountSlidingWindowAssigner CountTrigger CountTumblingWindowAssigner CountWindow DeltaEvictor DeltaTrigger EventTimeSessionWindows
     EventTimeTrigger Evictor FlatJoinFunction GlobalWindow GlobalWindows IntervalJoin JoinFunction JoinedStreams
     MergingWindowAssigner NeverTrigger ProcessAllWindowFunction ProcessJoinFunction ProcessWindowFunction
     ProcessingTimeSessionWindows ProcessingTimeTrigger PurgingTrigger SlidingEventTimeWindows SlidingProcessingTimeWindows

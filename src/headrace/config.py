@@ -120,7 +120,7 @@ JOB_PARAMETERS = _text("pipeline.global-job-parameters", "Values that functions 
 PYTHON_FILES = _text("python.files", "Modules, archives and directories of modules for the job, separated by commas, as env.add_python_file().")
 PYTHON_ARCHIVES = _text("python.archives", "Archives that workers unpack, as path or path#directory, separated by commas, as env.add_python_archive().")
 PYTHON_REQUIREMENTS = _text("python.requirements", "Packages for the job, as requirements.txt or requirements.txt#directory, as env.set_python_requirements().")
-OBJECT_REUSE = _flag("pipeline.object-reuse", "Hand mutable state values, and records of PyFlink programs, out without copying; the program promises not to keep or change them.")
+OBJECT_REUSE = _flag("pipeline.object-reuse", "Hand mutable state values and records out without copying; the program promises not to keep or change them.")
 BUFFER_TIMEOUT = _duration("execution.buffer-timeout", 100, "A buffer leaves after this time even if it is not full, and at once after a pause; nearly half of it, at most 45 ms, is for gathering single records. 30 ms: for low latency, 0: after every record, -1: only when full.", "execution.buffer-timeout.interval", minimum=-1)
 
 # --- Runtime ----------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from headrace.checkpoint.stats import StatsSnapshot
 from headrace.checkpoint.types import SavepointFormat
 from headrace.driver.job import SparkJob
 from headrace.errors import HeadraceError, IllegalState
+from headrace.html_tables import html_table
 from headrace.ids import JobId
 from headrace.job.status import JobStatus
-from headrace.records.html_tables import html_table
 
 __all__ = ["CheckpointTable", "Job", "JobClient", "JobExecutionResult"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -17,10 +18,10 @@ from headrace.checkpoint.assignment import describe_state, unclaimed_state
 from headrace.checkpoint.types import Barrier
 from headrace.control.deployment import VertexRestore, describe_tasks
 from headrace.driver.enumerators import SourceSplits, dynamic_sources
-from headrace.errors import IllegalState, StateMigrationError
+from headrace.errors import HeadraceError, IllegalState, StateMigrationError
 from headrace.graph.plan import JobPlan
 from headrace.ids import JobId, VertexId
-from headrace.job.status import Status
+from headrace.job.status import JobStatus, Status
 from headrace.storage.manifest import StatePiece, state_in
 from headrace.worker.chain import close_all
 from headrace.worker.failures import reported
@@ -30,7 +31,7 @@ from headrace.worker.snapshots.taken_snapshots import SnapshotInProgress
 from headrace.worker.subtask import Subtask
 from headrace.worker.task import SteppedServices, make_task
 
-__all__ = ["LocalRun"]
+__all__ = ["LocalJob", "LocalRun"]
 
 
 class _LocalSnapshot(msgspec.Struct, frozen=True):
@@ -249,3 +250,33 @@ def _restore_plan(plan: JobPlan, taken: _LocalSnapshot) -> dict[VertexId, Vertex
                 taken.checkpoint_id, vertex.parallelism, vertex.max_parallelism, own, claim=False
             )
     return restored
+
+
+class LocalJob:
+    """A job of the local runtime; it runs in the constructor, in the calling thread."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        on_output: Callable[[str, bytes, Callable[[], None]], None],
+        until: int | None = None,
+        **options: Any,
+    ) -> None:
+        self.error: HeadraceError | None = None
+        run = LocalRun(plan, lambda channel, payload: on_output(channel, payload, lambda: None), **options)
+        self.job_id = run.job_id
+        try:
+            run.run(until)
+        except HeadraceError as error:
+            self.error = error
+        self.status = JobStatus.FINISHED if self.error is None else JobStatus.FAILED
+
+    def cancel(self) -> None:
+        """It has ended already."""
+
+    def wait(self, timeout: float | None = None) -> JobStatus:
+        return self.status
+
+    def raise_if_failed(self) -> None:
+        if self.error is not None:
+            raise self.error

@@ -133,7 +133,7 @@ class ExecutionConfig:
         return bool(self._get(_FORCE_AVRO))
 
     def enable_object_reuse(self) -> Self:
-        """Hand mutable state values, and records of PyFlink programs, out without copying."""
+        """Hand mutable state values and records out without copying; the program changes no record that it has emitted."""
         return self._set(config.OBJECT_REUSE, True)
 
     def disable_object_reuse(self) -> Self:

@@ -22,6 +22,7 @@ from headrace.api.durable import durable
 from headrace.api.functions import OutputTag
 from headrace.errors import InvalidArgument
 from headrace.records.batch import Batch
+from headrace.records.kernel import detached
 from headrace.records.types import PICKLED, TypeInformation
 
 __all__ = ["DynamicSource", "QueueReader", "ReaderContext", "Source", "SourceReader", "SplitEnumerator"]
@@ -271,7 +272,7 @@ class _CollectionReader(SourceReader[int]):
         part = self._data.slice(self._position, max_records)
         self._position += len(part)
         self.finished = self._position >= len(self._data)
-        return part
+        return part.copied(detached)  # an element may be in the collection twice, and a function may change it
 
     def snapshot(self) -> list[int]:
         return [self._position] if self._mine else []
@@ -398,7 +399,7 @@ class _DataGenReader(SourceReader[Stride]):
             return None
         if source.vectorised:
             return Batch.of_arrow(source.type.fit(source.generate(numbers)), source.type)
-        return Batch.of_rows([source.generate(n) for n in numbers.tolist()], source.type)
+        return Batch.of_rows([detached(source.generate(n)) for n in numbers.tolist()], source.type)
 
     def _next_numbers(self, allowed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Row by row over the strides that are furthest behind: normally all of them, after a rescale maybe some."""

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol, Self
 import pyarrow as pa
 
 from headrace.api.async_io import AsyncRetryStrategy, NoRetryStrategy, as_async_function
+from headrace.api.dialect import Dialect
 from headrace.api.durations import Time, milliseconds_of
 from headrace.api.execution_config import ExecutionConfig
 from headrace.api.functions import KeySelector, OutputTag, callable_of
@@ -48,7 +49,7 @@ from headrace.api.specs import (
 )
 from headrace.api.watermarks import WatermarkStrategy
 from headrace.api.windowed_stream import AllWindowedStream, WindowedStream
-from headrace.api.windows import CountEvictor, CountTrigger, GlobalWindows, PurgingTrigger, WindowAssigner
+from headrace.api.windows import CountSlidingWindowAssigner, CountTumblingWindowAssigner, WindowAssigner
 from headrace.errors import GraphError, InvalidArgument
 from headrace.graph.job_graph import KeySpec, Node, NodeInput, OperatorSpec, Partitioning, Pipeline
 from headrace.records.types import PICKLED, TypeInformation, as_type, check_storable, field_of
@@ -59,19 +60,17 @@ _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
 
 class Executor(Protocol):
-    """What runs a program: the environment."""
+    """The environment of a program, which runs it."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """The forms of values."""
 
     def get_config(self) -> ExecutionConfig:
         """The settings of the program's execution."""
 
     def _collect(self, stream: DataStream, job_name: str | None) -> Records:
         """Run the program and give this stream's records."""
-
-    def _record_text(self) -> Callable[[Any], str]:
-        """How `print` writes a record of a type."""
-
-    def _count_assigner(self, size: int, slide: int) -> WindowAssigner | None:
-        """What divides records into windows by count; None: a global window with triggers and an evictor."""
 
     def _foreach_epoch(self, stream: DataStream, function: Callable[[Any, int], object]) -> DataStreamSink:
         """Give each completed checkpoint's records to a function."""
@@ -448,7 +447,7 @@ class DataStream(_OperatorSettings):
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Print every record on the driver, with `n>` in front when there is more than one subtask."""
-        spec = PrintSpec(identifier=sink_identifier, text=self._executor._record_text())
+        spec = PrintSpec(identifier=sink_identifier, text=self._executor.dialect.text)
         return DataStreamSink(self._add("Print", spec, PICKLED))
 
     def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> Any:
@@ -537,18 +536,15 @@ class KeyedStream(DataStream):
         return IntervalJoin(self, other)
 
     def count_window(self, size: int, slide: int = 0) -> WindowedStream[DataStream]:
-        """Windows of a number of records of a key; with a slide, a window of the last `size` records every `slide` records."""
+        """Windows of `size` records of a key, one beginning every `slide` records; only full windows are computed.
+
+        Without a slide they follow one after the other.
+        """
         if size < 1 or slide < 0:
             raise InvalidArgument(
                 f"count_window() needs a positive size, and a slide that is not negative, got {size}, {slide}"
             )
-        assigner = self._executor._count_assigner(size, slide)
-        if assigner is not None:
-            return WindowedStream(self, assigner)
-        windows = WindowedStream[DataStream](self, GlobalWindows())
-        if not slide:
-            return windows.trigger(PurgingTrigger(CountTrigger(size)))
-        return windows.evictor(CountEvictor(size)).trigger(CountTrigger(slide))
+        return self.window(CountSlidingWindowAssigner(size, slide) if slide else CountTumblingWindowAssigner(size))
 
     def reduce(self, func: Any) -> DataStream:
         """The running combination of all records of a key: one result for each record."""

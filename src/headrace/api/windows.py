@@ -23,7 +23,10 @@ __all__ = [
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
     "CountEvictor",
+    "CountSlidingWindowAssigner",
     "CountTrigger",
+    "CountTumblingWindowAssigner",
+    "CountWindow",
     "DeltaEvictor",
     "DeltaTrigger",
     "EventTimeSessionWindows",
@@ -125,6 +128,16 @@ Window = TimeWindow | GlobalWindow
 # --- triggers ---------------------------------------------------------------------------------------------------------
 
 
+class CountWindow(NamedTuple):
+    """The window of a number of records; `id` counts the windows of a key."""
+
+    id: int
+
+    def max_timestamp(self) -> int:
+        """The end of time: it is full when it has all of its records."""
+        return MAX_WATERMARK
+
+
 class TriggerResult(Enum):
     """What happens to a window: `FIRE` computes it, `PURGE` drops its contents."""
 
@@ -167,11 +180,13 @@ class TriggerContext(Protocol):
 
 
 class AssignerContext(Protocol):
-    """What an assigner gets: the clock, and state of the key."""
+    """The context of an assigner: the clock, and state of the key."""
 
     def get_current_processing_time(self) -> int: ...
 
     def get_runtime_context(self) -> RuntimeContext: ...
+
+    def number_of_key(self, name: str) -> Any: ...
 
 
 class MergeCallback(Protocol):
@@ -651,6 +666,54 @@ class GlobalWindows(WindowAssigner):
 # --- evictors ---------------------------------------------------------------------------------------------------------
 
 Stamped = tuple[Any, int]  # a record of a window and its timestamp
+
+
+class CountSlidingWindowAssigner(WindowAssigner):
+    """Windows of `window_size` records of a key, one beginning every `window_slide` records; they fire when they are full."""
+
+    window_type = CountWindow
+    _state = "slide-count-assigner"
+
+    def __init__(self, window_size: int, window_slide: int) -> None:
+        if window_size < 1 or window_slide < 1:
+            raise InvalidArgument(f"windows by count need a positive size and slide, got {window_size}, {window_slide}")
+        self._size, self._slide = window_size, window_slide
+
+    @staticmethod
+    def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
+        """Create the assigner."""
+        return CountSlidingWindowAssigner(window_size, window_slide)
+
+    def assign_windows(self, element: Any, timestamp: int, context: Any) -> Collection[CountWindow]:
+        state = context.number_of_key(self._state)
+        before = state.value() or 0
+        state.update(before + 1)
+        first = max(0, -(-(before - self._size + 1) // self._slide))
+        return [CountWindow(number) for number in range(before // self._slide, first - 1, -1)]
+
+    def get_default_trigger(self, env: Any = None) -> Trigger:
+        """Fires a full window once, and drops its records."""
+        return PurgingTrigger(CountTrigger(self._size))
+
+    def is_event_time(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._size}, {self._slide})"
+
+
+class CountTumblingWindowAssigner(CountSlidingWindowAssigner):
+    """Windows of `window_size` records of a key, one after the other."""
+
+    _state = "tumble-count-assigner"
+
+    def __init__(self, window_size: int) -> None:
+        super().__init__(window_size, window_size)
+
+    @staticmethod
+    def of(window_size: int) -> CountTumblingWindowAssigner:  # type: ignore[override]
+        """Create the assigner."""
+        return CountTumblingWindowAssigner(window_size)
 
 
 class Evictor:

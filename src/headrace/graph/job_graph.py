@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from headrace.errors import GraphError, InvalidArgument
 from headrace.ids import EdgeId, OperatorId, VertexId
+from headrace.records.copying import immutable
 from headrace.records.key_groups import check_max_parallelism, default_max_parallelism, murmur3_128
 from headrace.records.types import PICKLED, TypeInformation, as_type, check_storable
 
@@ -46,6 +47,7 @@ OperatorKind = Literal[
 PartitioningKind = Literal["forward", "rebalance", "rescale", "shuffle", "broadcast", "global", "hash", "custom"]
 
 
+@immutable
 class OutputTag:
     """Names a side output: `yield tag, value` in a process function, `stream.get_side_output(tag)` to read it.
 

@@ -17,8 +17,8 @@ from headrace.config import Configuration, Option
 from headrace.errors import GraphError
 from headrace.graph.job_graph import ChainedOperator, Edge, JobGraph, Partitioning, PartitioningKind, Vertex
 from headrace.graph.levels import Layout
+from headrace.html_tables import html_table
 from headrace.ids import VertexId
-from headrace.records.html_tables import html_table
 from headrace.records.types import TypeInformation
 
 
@@ -58,16 +58,13 @@ class Settings:
     without_channel_state: int = _option(config.RECOVERY_WITHOUT_CHANNEL_STATE)
     committer_retries: int = _option(config.COMMITTER_RETRIES)
     job_parameters: Mapping[str, str]
-    copies_records: bool = False  # a function may change a record after it has emitted it
     batch: bool = False  # running aggregations emit one result for each key, at the end
     staging: str | None = None  # where sinks may put files on the checkpoints' storage; known when the job runs
     epoch: int = 1  # of the driver, by the job log; known when the job runs
     final_checkpoint: bool  # whether a finished subtask waits for one more complete checkpoint (SPEC R4.5)
 
     @staticmethod
-    def of(
-        configuration: Configuration, final_checkpoint: bool, batch: bool = False, copies_records: bool = False
-    ) -> Settings:
+    def of(configuration: Configuration, final_checkpoint: bool, batch: bool = False) -> Settings:
         get = configuration.get
         copies = get(config.LOCAL_BACKUP_DIRS) or get(config.IO_TMP_DIRS) or ""
         return Settings(
@@ -78,7 +75,6 @@ class Settings:
             final_checkpoint=final_checkpoint,
             job_parameters=config.read_map(get(config.JOB_PARAMETERS)),
             batch=batch,
-            copies_records=copies_records and not get(config.OBJECT_REUSE),
         )
 
 

@@ -146,6 +146,10 @@ class MutableRow:
         return restored_row, (self._values, self.names, self._row_kind.value)
 
 
+MutableRow.__name__ = MutableRow.__qualname__ = "Row"  # programs know it by PyFlink's name and place
+MutableRow.__module__ = "headrace.pyflink.common.types"
+
+
 def restored_row(
     values: Iterable[Any], names: Iterable[str] | None = None, kind: RowKind | int = RowKind.INSERT
 ) -> MutableRow:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from headrace.checkpoint.handles import KeyedStateHandle, StateMeta, decode_handle
 from headrace.control.operator_state import operator_state_of
 from headrace.errors import IllegalState, InvalidArgument, StorageError
-from headrace.records.html_tables import html_table
+from headrace.html_tables import html_table
 from headrace.records.key_groups import KeyGroupRange
 from headrace.records.types import TypeInformation
 from headrace.state.backend import BackendSetup, KeyedStateBackend

@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from headrace.api.durations import Time
 from headrace.checkpoint.handles import StateMeta, TypeMeta
 from headrace.errors import IllegalState, InvalidArgument
+from headrace.records.copying import copied
 from headrace.records.kernel import DirectValue, KeyContext, state_handle
 from headrace.records.types import TypeInformation, TypeMismatch, as_type, check_storable
 from headrace.state.addresses import NO_KEY, address_of, key_of
-from headrace.state.copying import copied
 from headrace.state.tables import MISSING, DictTable, ListTable, MapTable, ValueTable
 from headrace.state.ttl_config import StateTtlConfig
 

@@ -36,6 +36,7 @@ import pyarrow as pa
 from headrace.checkpoint.assignment import require_same_max_parallelism
 from headrace.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta, TypeMeta, attach, read_inline
 from headrace.errors import IllegalState, InvalidArgument
+from headrace.records.copying import copier
 from headrace.records.key_groups import KeyGroupRange, KeyHasher
 from headrace.records.types import PICKLED, TypeInformation, as_type
 from headrace.state.addresses import (
@@ -50,7 +51,6 @@ from headrace.state.addresses import (
     split_address,
 )
 from headrace.state.api import FoldingState, ListState, State, StateDescriptor, ValueStateDescriptor
-from headrace.state.copying import copier
 from headrace.state.schema import check_key_type
 from headrace.state.tables import AddressedTable, BatchTable, DictTable, ListTable, ValueTable
 from headrace.state.timers import TIMERS, Timers

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import IllegalState, InvalidArgument
+from headrace.records.copying import copied, copier
 from headrace.state.api import StateDescriptor, ValueStateDescriptor
 from headrace.state.backend import KeyedStateBackend
-from headrace.state.copying import copied, copier
 from headrace.state.tables import BatchTable
 
 Array = npt.NDArray[Any]

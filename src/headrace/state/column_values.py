@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from headrace.records.copying import copied
 from headrace.records.kernel import KeyContext, LoadedValues, state_handle
 from headrace.records.types import TypeInformation, TypeMismatch
 from headrace.state.addresses import NO_KEY, NoKeySet, key_of, split_address
 from headrace.state.api import ValueState
 from headrace.state.backend import KeyArrays
 from headrace.state.columns import ColumnTable, Ints
-from headrace.state.copying import copied
 from headrace.state.tables import BatchTable, ValueTable
 
 _FEW = 64  # keys that are read and written one by one: numpy's fixed cost is higher

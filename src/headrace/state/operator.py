@@ -24,11 +24,11 @@ import msgspec
 from headrace.checkpoint.assignment import ElementRange, Mode, StateShape, redistribute
 from headrace.checkpoint.handles import TypeMeta
 from headrace.errors import IllegalState, InvalidArgument, StateMigrationError, StorageError
+from headrace.records.copying import ATOMS, is_immutable
 from headrace.records.types import TypeInformation, TypeMismatch
 from headrace.state.addresses import no_key
 from headrace.state.api import ListState, ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.broadcast import BroadcastState
-from headrace.state.copying import ATOMS, is_immutable
 from headrace.state.tables import ListTable
 
 _RAW = "raw"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeAlias
 
 
@@ -69,7 +70,7 @@ class DictTable(ValueTable):
     """
 
     tables: list[dict[Any, Any]]
-    plain: frozenset[Any]
+    plain: AbstractSet[Any]
     """The types of values that are stored and returned as they are."""
     keep: Callable[[Any], Any] | None = None
     """From the user's object to the form in the dicts; None: they are the same."""

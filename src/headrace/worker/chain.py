@@ -13,6 +13,7 @@ from headrace.checkpoint.commits import NO_COMMITS
 from headrace.graph.job_graph import Vertex
 from headrace.graph.plan import Settings, TaskInfo
 from headrace.records.batch import Batch
+from headrace.records.kernel import detached
 from headrace.state.backend import SnapshotKind
 from headrace.state.operator import OperatorStateBackend
 from headrace.worker.failures import OperatorFailure
@@ -23,7 +24,6 @@ from headrace.worker.operators.base import (
     OperatorSnapshot,
     Receiver,
     SubtaskServices,
-    copy_of_output,
 )
 from headrace.worker.operators.registry import make_operator
 from headrace.worker.output import EdgeWriter
@@ -73,20 +73,20 @@ class OperatorChain:
     def _wire(self, edges: Mapping[int, EdgeWriter]) -> None:
         """Connect the operators, last first."""
         for operator in reversed(self.operators):
-            by_tag: dict[str | None, list[Receiver]] = {}
+            by_tag: dict[str | None, _Receivers] = {}
             for output in operator.operator.outputs:
+                receivers = by_tag.setdefault(output.tag, _Receivers())
                 if output.edge is not None:
                     writer = edges[output.edge]
-                    receiver = _guarded(writer.emit, operator)
+                    receivers.add(_guarded(writer.emit, operator), chained=False)
                     operator.behind.append(writer)
                 else:
                     assert output.operator is not None
                     chained = self.operators[output.operator]
-                    receiver = chained.receiver(output.input)
+                    receivers.add(chained.receiver(output.input), chained=True)
                     operator.behind.append(chained)
-                by_tag.setdefault(output.tag, []).append(receiver)
             for tag, receivers in by_tag.items():
-                receiver = _all(receivers, self._settings.copies_records)
+                receiver = receivers.as_one(not self._settings.object_reuse and operator.has_mutable_output(tag))
                 if tag is None:
                     operator.emit = receiver
                 else:
@@ -160,20 +160,31 @@ def close_all(parts: Iterable[Any]) -> None:
         raise first
 
 
-def _all(receivers: list[Receiver], copies: bool) -> Receiver:
-    if len(receivers) == 1:
-        return receivers[0]
+class _Receivers:
+    """The receivers of the records of one output: operators of the chain, which may change them, and writers, which do not."""
 
-    def fan_out(batch: Batch) -> None:
-        for receiver in receivers:
-            receiver(batch)
+    def __init__(self) -> None:
+        self._all: list[Receiver] = []
+        self._chained: list[Receiver] = []
 
-    def fan_out_copies(batch: Batch) -> None:
-        for receiver in receivers[:-1]:
-            receiver(batch.copied(copy_of_output))
-        receivers[-1](batch)
+    def add(self, receiver: Receiver, *, chained: bool) -> None:
+        self._all.append(receiver)
+        if chained:
+            self._chained.append(receiver)
 
-    return fan_out_copies if copies else fan_out
+    def as_one(self, copies: bool) -> Receiver:
+        """One receiver that stands for all; with `copies` none sees what another one changes."""
+        if len(self._all) == 1:
+            return self._all[0]
+        # Writers keep records until a buffer is full. Without a writer one operator may have the records themselves.
+        own = self._chained if len(self._chained) < len(self._all) else self._chained[:-1]
+        receivers = [(receiver, copies and receiver in own) for receiver in self._all]
+
+        def fan_out(batch: Batch) -> None:
+            for receiver, copy in receivers:
+                receiver(batch.copied(detached) if copy else batch)
+
+        return fan_out
 
 
 def _guarded(emit: Receiver, operator: Operator) -> Receiver:

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.api.async_io import AsyncFunction
 from headrace.errors import UserCodeError
+from headrace.records.kernel import detached
 from headrace.worker.operators.base import SubtaskServices
 
 _CLOSE_SECONDS = 5.0
@@ -72,7 +73,7 @@ class EventLoop(ABC, Generic[C]):
         result: Any = None
         error: Exception | None = None
         try:
-            result = await function.async_invoke(call.value)
+            result = await function.async_invoke(detached(call.value))  # a checkpoint stores the value as it came
         except asyncio.CancelledError as raised:
             task = asyncio.current_task()
             if task is None or task.cancelling():  # the runtime ends it

@@ -292,7 +292,7 @@ def test_archives_and_requirements_belong_to_an_environment(env, tmp_path):
     ]
     assert env._job_plan().archives == archives  # options are shipped once
     assert all(isinstance(one, ShippedArchive) for one in archives)
-    assert StreamExecutionEnvironment.local()._archives == []
+    assert StreamExecutionEnvironment.local()._program.shipment.archives == []
     with pytest.raises(InvalidArgument, match=r"add_python_archive\('/no.zip'\): '/no.zip': there is no such file"):
         env.add_python_archive("/no.zip")
     with pytest.raises(InvalidArgument, match="it is no archive"):

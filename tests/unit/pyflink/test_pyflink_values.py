@@ -10,6 +10,7 @@ import pickle
 import pytest
 
 from headrace.errors import InvalidArgument, UserCodeError
+from headrace.launch.checks import is_batch
 from headrace.pyflink.common import Instant, Row, RowKind, Time, Types, WatermarkStrategy
 from headrace.pyflink.common.typeinfo import RowTypeInfo, TupleTypeInfo, fitted
 from headrace.pyflink.common.watermark_strategy import TimestampAssigner
@@ -403,7 +404,7 @@ def test_automatic_streams_if_a_source_may_not_end(env):
     env.set_runtime_mode(RuntimeExecutionMode.AUTOMATIC)
     one = env.from_collection([("a", 1), ("a", 2)])
     endless = env.from_datagen(lambda n: ("a", 1), rate=1)
-    assert not env._is_batch(env._graph(None)[0])
+    assert not is_batch(env._graph(None)[0], env.get_configuration())
     assert one is not endless
 
 

@@ -581,3 +581,137 @@ def test_the_source_travels_with_the_package():
 def test_both_forms_have_the_same_names():
     for form in FORMS:
         assert all(hasattr(form, name) for name in kernel.__all__ if name not in ("COMPILED", "PROBLEM"))
+
+
+# --- records that are emitted ---------------------------------------------------------------------------------------
+
+
+class Plain:
+    def __init__(self, n):
+        self.n = n
+
+
+@pytest.mark.parametrize("record", [1, "a", None, (1, "a"), (1, (2, None)), np.int64(3), frozenset("a")])
+def test_a_record_that_cannot_be_changed_is_emitted_itself(form, record):
+    assert form.detached(record) is record
+
+
+@pytest.mark.parametrize(
+    "record",
+    [[1], [[1], 2], {"a": 1}, {"a": [1], (1, 2): {"b": ()}}, (1, [2]), {1}, [{1}], bytearray(b"x"), np.zeros(2)],
+)
+def test_a_record_that_its_maker_keeps_is_copied(form, record):
+    kept = record
+    found = form.detached(record)
+    assert found is not kept
+    assert type(found) is type(kept)
+    assert repr(found) == repr(kept)
+
+
+def test_a_copy_shares_nothing(form):
+    record = {"a": [1, ([2], {"b": [3]})], "object": Plain([4])}
+    found = form.detached(record)
+    found["a"][1][0].append(9)
+    found["a"][1][1]["b"].append(9)
+    found["object"].n.append(9)
+    assert (record["a"], record["object"].n) == ([1, ([2], {"b": [3]})], [4])
+
+
+def test_what_is_in_two_places_of_a_record_is_so_in_its_copy(form):
+    part = [1]
+    found = form.detached({"a": part, "b": part})
+    assert found["a"] is found["b"] is not part
+
+
+def test_a_record_in_itself_is_copied(form):
+    record = [1]
+    record.append(record)
+    found = form.detached(record)
+    assert found is not record
+    assert found[1] is found
+
+
+def test_a_deep_record_is_copied(form):
+    record = []
+    for _ in range(300):
+        record = [record]
+    kept = record
+    assert form.detached(record) is not kept
+
+
+def test_a_record_that_cannot_be_copied_is_emitted_itself(form):
+    record = (n for n in [1])
+    assert form.detached(record) is record
+    kept = [record]
+    assert form.detached(kept) is kept
+
+
+def test_a_new_record_is_not_copied(compiled_form):
+    """References to it show that its maker does not keep it."""
+    addresses = []
+
+    def made():
+        record = {"a": [1, (2, [3])]}
+        addresses.append(id(record))
+        return record
+
+    out = []
+    compiled_form.take_detached((made() for _ in range(1)), out)
+    compiled_form.take_each(lambda _: [made()], [1], out, None, True)
+    assert [id(record) for record in out] == addresses
+    inner = [1]
+    compiled_form.take_detached([[inner]], out)
+    assert out[-1][0] is not inner
+
+
+@pytest.fixture
+def compiled_form():
+    if not kernel.COMPILED or sys.version_info >= (3, 14) or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        pytest.skip("there is no compiled form, or the interpreter does not count all references")
+    return FORMS[-1]
+
+
+@pytest.mark.parametrize("given", [list, tuple, iter, lambda records: (record for record in records)])
+def test_records_are_taken_with_or_without_a_copy(form, given):
+    records = [[1], (2, 3), [4]]
+    out = []
+    form.take(given(records), out)
+    assert all(one is other for one, other in zip(out, records, strict=True))
+    out = []
+    form.take_detached(given(records), out)
+    assert out == records
+    assert [one is other for one, other in zip(out, records, strict=True)] == [False, True, False]
+    form.take(None, out)
+    form.take_detached(None, out)
+    assert len(out) == 3
+
+
+def test_a_record_that_is_changed_after_it_was_yielded(form):
+    def twice():
+        record = [0]
+        yield record
+        record[0] = 1
+        yield record
+
+    out = []
+    form.take_detached(twice(), out)
+    assert out == [[0], [1]]
+
+
+def test_loops_detach_what_functions_give(form):
+    kept = [0]
+    context, out = form.KeyContext(NO_KEY), []
+    form.map_each(lambda row: kept, False, [1], ["a"], [0], context, out, None, True)
+    form.flat_map_each(lambda row: [kept], [1], ["a"], [0], context, out, None, True)
+    form.process_each(lambda row, element: iter([kept]), None, [1], None, ["a"], [0], context, out, None, True)
+    form.take_each(lambda row: [kept], [1], out, None, True)
+    assert out == [[0]] * 4
+    assert all(record is not kept for record in out)
+
+
+def test_results_of_a_function_without_a_key(form):
+    out, ends = [], []
+    form.take_each(lambda n: range(n) if n else None, [2, 0, 1], out, ends)
+    assert (out, ends) == ([0, 1, 0], [2, 2, 3])
+    with pytest.raises(TypeError, match="'int' object is not iterable"):
+        form.take_each(lambda n: n, [1], out, None)

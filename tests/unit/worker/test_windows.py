@@ -105,8 +105,8 @@ def test_sessions_with_a_gap_of_each_record():
 
 def test_count_windows():
     rows = [("a", n) for n in range(5)]
-    assert shown(stream(rows).count_window(2)) == [("a", (0,), [0, 1]), ("a", (0,), [2, 3])]
-    assert shown(stream(rows).count_window(3, 2)) == [("a", (0,), [0, 1]), ("a", (0,), [1, 2, 3])]
+    assert shown(stream(rows).count_window(2)) == [("a", (0,), [0, 1]), ("a", (1,), [2, 3])]
+    assert shown(stream(rows).count_window(3, 2)) == [("a", (0,), [0, 1, 2]), ("a", (1,), [2, 3, 4])]
 
 
 def test_windows_of_all_records():

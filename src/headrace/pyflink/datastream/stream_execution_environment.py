@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from headrace import config
 from headrace.api.checkpoint_config import CheckpointingMode
+from headrace.api.dialect import Dialect
 from headrace.api.sources import Source
-from headrace.api.specs import MapSpec
-from headrace.api.stream import DataStream, KeyedStream, Records, check_parallelism
-from headrace.api.watermarks import WatermarkStrategy
-from headrace.api.windows import WindowAssigner
+from headrace.api.stream import DataStream, check_parallelism
 from headrace.environment import StreamExecutionEnvironment as _Environment
 from headrace.errors import InvalidArgument
 from headrace.graph.flink_plan import as_flink_json
-from headrace.graph.job_graph import KeySpec
 from headrace.pyflink._without_effect import warn_without_effect
 from headrace.pyflink.common.configuration import Configuration as Configuration
 from headrace.pyflink.common.execution_config import ExecutionConfig as ExecutionConfig
@@ -32,16 +28,20 @@ from headrace.pyflink.datastream.connectors.file_system import FileSource, Strea
 from headrace.pyflink.datastream.execution_mode import RuntimeExecutionMode
 from headrace.pyflink.datastream.slot_sharing_group import SlotSharingGroup
 from headrace.pyflink.datastream.time_characteristic import TimeCharacteristic
-from headrace.pyflink.datastream.window import CountSlidingWindowAssigner, CountTumblingWindowAssigner
-from headrace.records.batch import Batch
 from headrace.records.flink_values import MutableRow
-from headrace.records.types import PICKLED, TypeInformation, TypeMismatch, as_type
-from headrace.worker.keys import KeyReader
 
 __all__ = ["StreamExecutionEnvironment"]
 
 _CHANGELOG = "state.changelog.enabled"
 _CACHED_FILES = "pipeline.cached-files"
+
+
+def _row_of(key: Any, record: Any) -> MutableRow:
+    return MutableRow(f0=key, f1=record)
+
+
+FLINK = Dialect(source_type=with_flink_rows, fitted=fitted, text=printed, keyed=_row_of, client=JobClient)
+"""PyFlink's forms."""
 
 
 class StreamExecutionEnvironment(_Environment):
@@ -54,11 +54,10 @@ class StreamExecutionEnvironment(_Environment):
     [2, 3]
     """
 
-    _copies_records: ClassVar[bool] = True
     _default_local_parallelism: ClassVar[int] = os.cpu_count() or 1
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, dialect=FLINK, **kwargs)
         self._slot_sharing_groups: dict[str, SlotSharingGroup] = {}
         self._time_characteristic = TimeCharacteristic.EventTime
 
@@ -164,35 +163,10 @@ class StreamExecutionEnvironment(_Environment):
 
     # --- sources ----------------------------------------------------------------------------------------------------
 
-    def from_collection(self, collection: Iterable[Any], type_info: object = None) -> DataStream:
-        """A stream of the elements of a collection, in order; they are converted to the type as Flink does."""
-        elements, wanted = list(collection), as_type(type_info)
-        try:
-            return super().from_collection(elements, wanted)
-        except TypeMismatch:
-            return super().from_collection(fitted(elements, wanted), wanted)
-
     def read_text_file(self, file_path: str, charset_name: str = "UTF-8") -> DataStream:
         """As in Flink 1.x: the lines of a file, or of all files of a directory."""
         lines = FileSource.for_record_stream_format(StreamFormat.text_line_format(charset_name), file_path).build()
         return self.from_source(lines, source_name="read_text_file")
-
-    def from_source(
-        self,
-        source: Source[Any],
-        watermark_strategy: WatermarkStrategy | None = None,
-        source_name: str = "Source",
-        type_info: object = None,
-        *,
-        rate: float | None = None,
-    ) -> DataStream:
-        """A stream from a source object; its rows are PyFlink's."""
-        stream = super().from_source(source, watermark_strategy, source_name, rate=rate)
-        node = stream._own("from_source()")
-        node.type = stream._type = with_flink_rows(source.type)
-        if type_info is not None and with_flink_rows(as_type(type_info)) != node.type:
-            raise InvalidArgument(f"from_source(): the source has the type {source.type}, not {as_type(type_info)}")
-        return stream
 
     def create_input(self, input_format: Any, type_info: object = None) -> DataStream:
         """A stream from a source object; input formats of Flink's are refused."""
@@ -204,43 +178,9 @@ class StreamExecutionEnvironment(_Environment):
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    def _count_assigner(self, size: int, slide: int) -> WindowAssigner:
-        """Only full windows fire, and any function can compute them."""
-        return CountSlidingWindowAssigner(size, slide) if slide else CountTumblingWindowAssigner(size)
-
-    def _record_text(self) -> Callable[[Any], str]:
-        return printed
-
-    def execute_async(self, job_name: str = "Flink Streaming Job") -> JobClient:  # type: ignore[override]
-        """Start the program; PyFlink's client returns futures."""
-        return JobClient(super().execute_async(job_name))
-
     def get_execution_plan(self) -> str:
         """The plan in Flink's JSON: nodes and their predecessors; `explain` shows Headrace's own."""
         return as_flink_json(self._pipeline, self.get_parallelism())
 
     def close(self) -> None:
         """Nothing is to be closed: jobs and sessions live on their own."""
-
-    def _collect(self, stream: DataStream, job_name: str | None) -> Records:
-        """A keyed stream is collected with its keys."""
-        return super()._collect(_with_keys(stream) if isinstance(stream, KeyedStream) else stream, job_name)
-
-
-def _with_keys(stream: KeyedStream) -> DataStream:
-    before = stream._before_key()
-    keyed = before._then("Key By", MapSpec(function=_KeyAndValue(stream._key, before.get_type())), PICKLED)
-    before._beside(keyed._own("key_by()"))
-    return keyed
-
-
-class _KeyAndValue:
-    """Makes a row of the key of a record and the record."""
-
-    def __init__(self, key: KeySpec, type: TypeInformation) -> None:
-        self._key, self._type = key, type
-        self._reader: KeyReader | None = None
-
-    def __call__(self, value: Any) -> MutableRow:
-        self._reader = self._reader or KeyReader(self._key, 1)
-        return MutableRow(f0=self._reader.keys(Batch.of_rows([value], self._type))[0], f1=value)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from io import BytesIO
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from headrace.api.watermarks import MAX_WATERMARK
 from headrace.api.windows import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
+    CountSlidingWindowAssigner,
     CountTrigger,
+    CountTumblingWindowAssigner,
+    CountWindow,
     EventTimeSessionWindows,
     EventTimeTrigger,
     GlobalWindow,
@@ -35,7 +36,6 @@ from headrace.api.windows import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from headrace.errors import InvalidArgument
 from headrace.pyflink.common.constants import MAX_LONG_VALUE as MAX_LONG_VALUE
 from headrace.pyflink.common.constants import MIN_LONG_VALUE as MIN_LONG_VALUE
 from headrace.pyflink.common.serializer import TypeSerializer
@@ -54,7 +54,6 @@ from headrace.state.api import ReducingState as ReducingState
 from headrace.state.api import ReducingStateDescriptor as ReducingStateDescriptor
 from headrace.state.api import State as State
 from headrace.state.api import StateDescriptor as StateDescriptor
-from headrace.state.api import ValueStateDescriptor
 
 __all__ = [
     "ContinuousEventTimeTrigger",
@@ -103,15 +102,6 @@ class Window(ABC):
         """The last millisecond that belongs to it."""
 
 
-class CountWindow(NamedTuple):
-    """The window of a number of records; `id` counts the windows of a key."""
-
-    id: int
-
-    def max_timestamp(self) -> int:
-        return MAX_WATERMARK
-
-
 for _window in (TimeWindow, GlobalWindow, CountWindow):
     Window.register(_window)
 
@@ -122,52 +112,6 @@ class SessionWindowTimeGapExtractor(ABC):
     @abstractmethod
     def extract(self, element: Any) -> int:
         """Milliseconds."""
-
-
-class CountSlidingWindowAssigner(WindowAssigner):
-    """Windows of `window_size` records of a key, one beginning every `window_slide` records; they fire when they are full."""
-
-    window_type = CountWindow
-    _state = ValueStateDescriptor("slide-count-assigner", "bigint")
-
-    def __init__(self, window_size: int, window_slide: int) -> None:
-        if window_size < 1 or window_slide < 1:
-            raise InvalidArgument(f"windows by count need a positive size and slide, got {window_size}, {window_slide}")
-        self._size, self._slide = window_size, window_slide
-
-    @staticmethod
-    def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
-        return CountSlidingWindowAssigner(window_size, window_slide)
-
-    def assign_windows(self, element: Any, timestamp: int, context: Any) -> Collection[CountWindow]:
-        state = context.get_runtime_context().get_state(self._state)
-        before = state.value() or 0
-        state.update(before + 1)
-        first = max(0, -(-(before - self._size + 1) // self._slide))
-        return [CountWindow(number) for number in range(before // self._slide, first - 1, -1)]
-
-    def get_default_trigger(self, env: Any = None) -> Trigger:
-        """Fires a full window once, and drops its records."""
-        return PurgingTrigger(CountTrigger(self._size))
-
-    def is_event_time(self) -> bool:
-        return False
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._size}, {self._slide})"
-
-
-class CountTumblingWindowAssigner(CountSlidingWindowAssigner):
-    """Windows of `window_size` records of a key, one after the other."""
-
-    _state = ValueStateDescriptor("tumble-count-assigner", "bigint")
-
-    def __init__(self, window_size: int) -> None:
-        super().__init__(window_size, window_size)
-
-    @staticmethod
-    def of(window_size: int) -> CountTumblingWindowAssigner:  # type: ignore[override]
-        return CountTumblingWindowAssigner(window_size)
 
 
 class TimeWindowSerializer(TypeSerializer[TimeWindow]):

@@ -18,6 +18,7 @@ from headrace.records.kernel.plain import (
     DirectValue,
     KeyContext,
     LoadedValues,
+    detached,
     filter_each,
     flat_map_each,
     groups_of,
@@ -25,6 +26,9 @@ from headrace.records.kernel.plain import (
     map_each,
     process_each,
     state_handle,
+    take,
+    take_detached,
+    take_each,
 )
 
 _SOURCE: Final = Path(__file__).with_name("compiled.pyx")
@@ -69,6 +73,7 @@ __all__ = [
     "DirectValue",
     "KeyContext",
     "LoadedValues",
+    "detached",
     "filter_each",
     "flat_map_each",
     "groups_of",
@@ -76,6 +81,9 @@ __all__ = [
     "map_each",
     "process_each",
     "state_handle",
+    "take",
+    "take_detached",
+    "take_each",
 ]
 
 if COMPILED:  # in place of those that were imported

@@ -7,13 +7,33 @@
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+
+import sys
+import sysconfig
 from types import GeneratorType
 
 import numpy as np
 
+from headrace.records.copying import ATOMS
+from headrace.records.copying import detached as detached_by_python
 from headrace.records.kernel import hashing
 
 cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *)
+    PyTypeObject *Py_TYPE(PyObject *)
+    int PyLong_CheckExact(PyObject *)
+    int PyUnicode_CheckExact(PyObject *)
+    int PyFloat_CheckExact(PyObject *)
+    int PyTuple_Check(PyObject *)
+    int PyTuple_CheckExact(PyObject *)
+    int PyList_CheckExact(PyObject *)
+    int PyDict_CheckExact(PyObject *)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject *)
+    PyObject *PyTuple_GET_ITEM(PyObject *, Py_ssize_t)
+    Py_ssize_t PyList_GET_SIZE(PyObject *)
+    PyObject *PyList_GET_ITEM(PyObject *, Py_ssize_t)
+    int PyDict_Next(PyObject *, Py_ssize_t *, PyObject **, PyObject **)
+    int PySet_Contains(object, object) except -1
     ctypedef struct PyMethodDef:
         pass
     ctypedef struct PyMethodDescrObject:
@@ -26,6 +46,12 @@ cdef extern from *:
 SOURCE = HEADRACE_SOURCE.decode()
 
 cdef object _GENERATOR = GeneratorType
+cdef set _ATOMS = ATOMS
+cdef int _DEPTH = 100  # of containers in containers
+# References to an object that are the kernel's own, or those of the interpreter that calls it. Since Python 3.14 the interpreter's
+# may be those of a variable, and without its lock other threads may hold objects that are not counted as theirs.
+cdef Py_ssize_t _OF_LOOP = 0 if sysconfig.get_config_var("Py_GIL_DISABLED") else 1
+cdef Py_ssize_t _OF_STACK = _OF_LOOP if sys.version_info < (3, 14) else 0
 cdef str _LENGTHS = "records, addresses and key groups must be of one length"
 
 
@@ -165,6 +191,119 @@ cdef inline int _take(object result, list out) except -1:
     return 0
 
 
+cdef inline bint _is_atom(PyObject *value) except -1:
+    return (
+        PyLong_CheckExact(value) or PyUnicode_CheckExact(value) or PyFloat_CheckExact(value)
+        or PySet_Contains(_ATOMS, <object> Py_TYPE(value))
+    )
+
+
+# The number of references to an object shows whether its maker keeps it: an object that only the caller holds is changed by no
+# other code, so it needs no copy.
+cdef bint _is_detached(PyObject *value, Py_ssize_t held, int depth) except -1:
+    """True if no other code can change the value; `held` of its references are the caller's, or 0 if others may have it."""
+    cdef Py_ssize_t i = 0
+    cdef Py_ssize_t inner = 1 if 0 < Py_REFCNT(value) <= held else 0
+    cdef PyObject *key
+    cdef PyObject *item
+    if PyTuple_Check(value) and Py_TYPE(value).tp_dictoffset == 0 and depth < _DEPTH:
+        for i in range(PyTuple_GET_SIZE(value)):
+            item = PyTuple_GET_ITEM(value, i)
+            if not (PyLong_CheckExact(item) or PyUnicode_CheckExact(item) or _is_detached(item, inner, depth + 1)):
+                return False
+        return True
+    if inner and PyList_CheckExact(value) and depth < _DEPTH:
+        for i in range(PyList_GET_SIZE(value)):
+            if not _is_detached(PyList_GET_ITEM(value, i), 1, depth + 1):
+                return False
+        return True
+    if inner and PyDict_CheckExact(value) and depth < _DEPTH:
+        while PyDict_Next(value, &i, &key, &item):
+            if not (_is_detached(key, 0, depth + 1) and _is_detached(item, 1, depth + 1)):
+                return False
+        return True
+    return _is_atom(value)
+
+
+cdef object _copy(object value, int depth):
+    """A copy of lists, dicts and tuples of immutable values, which are in one place each; NotImplemented for anything else."""
+    cdef PyObject *at = <PyObject *> value
+    cdef PyObject *key
+    cdef PyObject *item
+    cdef Py_ssize_t i = 0
+    cdef list items
+    cdef dict made
+    if depth > _DEPTH:
+        return NotImplemented
+    if PyDict_CheckExact(at):
+        made = {}
+        while PyDict_Next(at, &i, &key, &item):
+            if not _is_detached(key, 0, depth):
+                return NotImplemented
+            copied = _copy_of_item(item, depth)
+            if copied is NotImplemented:
+                return copied
+            made[<object> key] = copied
+        return made
+    if PyList_CheckExact(at):
+        items = []
+        for i in range(PyList_GET_SIZE(at)):
+            copied = _copy_of_item(PyList_GET_ITEM(at, i), depth)
+            if copied is NotImplemented:
+                return copied
+            items.append(copied)
+        return items
+    if PyTuple_CheckExact(at):
+        items = []
+        for i in range(PyTuple_GET_SIZE(at)):
+            copied = _copy_of_item(PyTuple_GET_ITEM(at, i), depth)
+            if copied is NotImplemented:
+                return copied
+            items.append(copied)
+        return tuple(items)
+    return NotImplemented
+
+
+cdef inline object _copy_of_item(PyObject *item, int depth):
+    if _is_detached(item, 0, depth + 1):
+        return <object> item
+    if Py_REFCNT(item) != 1:  # it may be in several places of the value, and then its copy must be so, too
+        return NotImplemented
+    return _copy(<object> item, depth + 1)
+
+
+cdef inline object _detached(object value, Py_ssize_t held):
+    if _is_detached(<PyObject *> value, held, 0):
+        return value
+    copied = _copy(value, 0)
+    return detached_by_python(value) if copied is NotImplemented else copied
+
+
+def detached(value, /):  # positional only: else the argument is referred to once more
+    return _detached(value, _OF_STACK)
+
+
+cdef int _take_detached(object result, list out, Py_ssize_t held) except -1:
+    # The records of a list that only the caller holds are held by the list as well.
+    cdef PyObject *at = <PyObject *> result
+    cdef Py_ssize_t of_each = _OF_LOOP
+    if 0 < Py_REFCNT(at) <= held and (PyList_CheckExact(at) or PyTuple_CheckExact(at)):
+        of_each += 1
+    for record in result:
+        out.append(_detached(record, of_each))
+    return 0
+
+
+def take(result, list out not None, /):
+    if result is not None:
+        _take(result, out)
+
+
+def take_detached(result, list out not None, /):
+    if result is not None:
+        _take_detached(result, out, 0)
+
+
 cdef inline int _select(KeyContext context, Py_ssize_t i, list addresses, list groups) except -1:
     if i >= len(addresses) or i >= len(groups):
         raise ValueError(_LENGTHS)
@@ -178,9 +317,22 @@ cdef inline int _check(Py_ssize_t count, list addresses, list groups) except -1:
     return 0
 
 
+def take_each(function, rows not None, list out not None, list ends, bint detach=False):
+    for row in rows:
+        result = function(row)
+        if result is not None:
+            if detach:
+                _take_detached(result, out, _OF_LOOP)
+            else:
+                _take(result, out)
+        if ends is not None:
+            ends.append(len(out))
+        row = None
+
+
 def process_each(
     function, element, rows not None, list stamps, list addresses not None, list groups not None,
-    KeyContext context not None, list out not None, list ends,
+    KeyContext context not None, list out not None, list ends, bint detach=False,
 ):
     cdef Py_ssize_t i = 0
     for row in rows:
@@ -189,7 +341,10 @@ def process_each(
             element.stamp = stamps[i]
         result = function(row, element)
         if result is not None:
-            _take(result, out)
+            if detach:
+                _take_detached(result, out, _OF_LOOP)
+            else:
+                _take(result, out)
         if ends is not None:
             ends.append(len(out))
         i += 1
@@ -201,14 +356,17 @@ def process_each(
 
 def flat_map_each(
     function, rows not None, list addresses not None, list groups not None, KeyContext context not None,
-    list out not None, list ends,
+    list out not None, list ends, bint detach=False,
 ):
     cdef Py_ssize_t i = 0
     for row in rows:
         _select(context, i, addresses, groups)
         result = function(row)
         if result is not None:
-            _take(result, out)
+            if detach:
+                _take_detached(result, out, _OF_LOOP)
+            else:
+                _take(result, out)
         if ends is not None:
             ends.append(len(out))
         i += 1
@@ -218,14 +376,14 @@ def flat_map_each(
 
 def map_each(
     function, bint skips_none, rows not None, list addresses not None, list groups not None,
-    KeyContext context not None, list out not None, list ends,
+    KeyContext context not None, list out not None, list ends, bint detach=False,
 ):
     cdef Py_ssize_t i = 0
     for row in rows:
         _select(context, i, addresses, groups)
         result = function(row)
         if result is not None or not skips_none:
-            out.append(result)
+            out.append(_detached(result, _OF_LOOP) if detach else result)
         if ends is not None:
             ends.append(len(out))
         i += 1

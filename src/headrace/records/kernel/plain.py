@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.records.copying import detached
 from headrace.records.kernel.hashing import groups_of, hash_texts
 
 __all__ = [
     "DirectValue",
     "KeyContext",
     "LoadedValues",
+    "detached",
     "filter_each",
     "flat_map_each",
     "groups_of",
@@ -24,6 +27,9 @@ __all__ = [
     "map_each",
     "process_each",
     "state_handle",
+    "take",
+    "take_detached",
+    "take_each",
 ]
 
 T = TypeVar("T")
@@ -130,7 +136,7 @@ class DirectValue:
 
     _context: KeyContext
     _tables: list[dict[Any, Any]]
-    _plain: frozenset[Any]
+    _plain: AbstractSet[Any]
     _immutable: bool
     _copy: Callable[[Any], Any]
     _keep: Callable[[Any], Any] | None
@@ -174,6 +180,18 @@ class DirectValue:
 # Records may be made one after the other. The compiled form lets go of each before it asks for the next one.
 
 
+def take(result: Iterable[Any] | None, out: list[Any]) -> None:
+    """Append the records that a function gave for one record."""
+    if result is not None:
+        out.extend(result)
+
+
+def take_detached(result: Iterable[Any] | None, out: list[Any]) -> None:
+    """The same for a function that may change a record after it has emitted it."""
+    if result is not None:
+        out.extend(map(detached, result))
+
+
 def process_each(
     function: Callable[[Any, Any], Any],
     element: Any,
@@ -184,16 +202,19 @@ def process_each(
     context: KeyContext,
     out: list[Any],
     ends: list[int] | None,
+    detach: bool = False,
 ) -> None:
-    """Call a process function, with the record's timestamp as `element.stamp` where there are `stamps`."""
+    """Call a process function, with the record's timestamp as `element.stamp` where there are `stamps`.
+
+    With `detach` its results are detached from what the function keeps, as in all of these loops.
+    """
+    put = take_detached if detach else take
     for context.position, row, context.address, context.group in zip(
         range(len(addresses)), rows, addresses, groups, strict=True
     ):
         if stamps is not None:
             element.stamp = stamps[context.position]
-        result = function(row, element)
-        if result is not None:
-            out.extend(result)
+        put(function(row, element), out)
         if ends is not None:
             ends.append(len(out))
     if stamps is not None:
@@ -208,14 +229,14 @@ def flat_map_each(
     context: KeyContext,
     out: list[Any],
     ends: list[int] | None,
+    detach: bool = False,
 ) -> None:
     """Call a function that gives an iterable of records, or None."""
+    put = take_detached if detach else take
     for context.position, row, context.address, context.group in zip(
         range(len(addresses)), rows, addresses, groups, strict=True
     ):
-        result = function(row)
-        if result is not None:
-            out.extend(result)
+        put(function(row), out)
         if ends is not None:
             ends.append(len(out))
 
@@ -229,6 +250,7 @@ def map_each(
     context: KeyContext,
     out: list[Any],
     ends: list[int] | None,
+    detach: bool = False,
 ) -> None:
     """Call a function that gives one record, or, with `skips_none`, one or None."""
     for context.position, row, context.address, context.group in zip(
@@ -236,7 +258,7 @@ def map_each(
     ):
         result = function(row)
         if result is not None or not skips_none:
-            out.append(result)
+            out.append(detached(result) if detach else result)
         if ends is not None:
             ends.append(len(out))
 
@@ -256,5 +278,16 @@ def filter_each(
     ):
         if function(row):
             out.append(row)
+        if ends is not None:
+            ends.append(len(out))
+
+
+def take_each(
+    function: Callable[[Any], Any], rows: Iterable[Any], out: list[Any], ends: list[int] | None, detach: bool = False
+) -> None:
+    """Call a function without a key that gives an iterable of records, or None."""
+    put = take_detached if detach else take
+    for row in rows:
+        put(function(row), out)
         if ends is not None:
             ends.append(len(out))

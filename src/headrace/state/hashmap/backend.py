@@ -18,6 +18,7 @@ from typing import Any
 import numpy.typing as npt
 
 from headrace.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
+from headrace.records.copying import copier
 from headrace.records.types import PICKLED, TypeInformation
 from headrace.state.api import DirectValueState, RowValueState, State, ValueStateDescriptor
 from headrace.state.backend import (
@@ -33,7 +34,6 @@ from headrace.state.backend import (
     table_name,
 )
 from headrace.state.column_values import ColumnValue, ColumnValues
-from headrace.state.copying import copier
 from headrace.state.hashmap.cleanup import Cleaner
 from headrace.state.hashmap.codec import ChunkCodec, SectionReader
 from headrace.state.hashmap.columns import HashMapColumns, HashMapTable

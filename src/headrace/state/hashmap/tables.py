@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeAlias
 
+from headrace.records.copying import ATOMS, copied
 from headrace.records.key_groups import KeyGroupRange
 from headrace.state.addresses import FOREIGN_TABLE
-from headrace.state.copying import ATOMS, copied
 from headrace.state.tables import DictTable
 
 Table: TypeAlias = dict[Any, Any]

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from headrace.checkpoint.handles import KeyedStateHandle, ReadPayload, StateMeta
 from headrace.errors import IllegalState
+from headrace.records.copying import copier
 from headrace.state.api import DirectValueState, State, ValueStateDescriptor
 from headrace.state.backend import (
     INTERNAL_KINDS,
@@ -37,7 +38,6 @@ from headrace.state.backend import (
     table_name,
 )
 from headrace.state.column_values import ColumnValue, ColumnValues
-from headrace.state.copying import copier
 from headrace.state.local_directory import LocalDirectory
 from headrace.state.rocksdb.blocks import Blocks, blocks_name
 from headrace.state.rocksdb.cleanup import Sweeper

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import InvalidArgument
+from headrace.records.copying import ATOMS, is_immutable
 from headrace.records.types import TypeInformation, TypeMismatch, form_of
-from headrace.state.copying import ATOMS, is_immutable
 from headrace.state.pickling import dump_values, load_values
 
 _encode: Final = msgspec.msgpack.Encoder().encode

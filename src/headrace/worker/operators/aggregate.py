@@ -21,6 +21,7 @@ from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
 from headrace.records.flink_values import MutableRow
+from headrace.records.kernel import detached
 from headrace.records.key_groups import hash_column, key_groups_of
 from headrace.records.types import PICKLED, TypeInformation, as_type
 from headrace.state.addresses import VOID, address_of
@@ -28,7 +29,7 @@ from headrace.state.api import ValueStateDescriptor
 from headrace.state.backend import NumberColumns
 from headrace.state.tables import BatchTable
 from headrace.worker.failures import NO_KEY as UNKNOWN
-from headrace.worker.operators.base import OperatorContext, Receiver, copy_of_output
+from headrace.worker.operators.base import OperatorContext, Receiver
 from headrace.worker.operators.keyed import KeyedOperator
 from headrace.worker.watermarks import Stamps
 
@@ -71,13 +72,13 @@ class _RunningOperator(KeyedOperator):
         row = address = UNKNOWN
         every = every and not self.at_end
         selected = self._selected(addresses, groups) if self._selects_key else addresses
-        copies = self.copies
+        copies = self.detaches
         try:
             for address, row in zip(selected, rows, strict=True):
                 old = running[address]
                 running[address] = new = start(row) if old is None else combine(old, row)
                 if every:
-                    out.append(copy_of_output(new) if copies else new)
+                    out.append(detached(new) if copies else new)
         except Exception as error:
             key = UNKNOWN if address is UNKNOWN else self.backend.key_at(address)
             raise self.failure(error, row, key) from error
@@ -90,7 +91,7 @@ class _RunningOperator(KeyedOperator):
             last = {address: place for place, address in enumerate(addresses)}
             stamps = stamps[list(map(last.__getitem__, order))]
         if copies and not every:
-            values = list(map(copy_of_output, values))
+            values = list(map(detached, values))
         self.emit_results(out if every else values, addresses if every else order, stamps)
 
     def _selected(self, addresses: list[Any], groups: list[int]) -> Iterator[Any]:

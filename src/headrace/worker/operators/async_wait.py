@@ -168,7 +168,8 @@ class AsyncWait(Operator):
                 UserCodeError(f"{method} must return a list of records, got {found}; return [] for no record"),
                 call.value,
             )
-        call.result, call.done = list(result), True
+        self.take(result, call.result)
+        call.done = True
         self._running -= 1
 
     def _emit_done(self) -> None:

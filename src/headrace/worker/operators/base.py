@@ -21,9 +21,10 @@ from headrace.errors import InvalidArgument, UserCodeError
 from headrace.graph.job_graph import ChainedOperator, OutputTag
 from headrace.graph.plan import Settings, TaskInfo
 from headrace.records.batch import Batch
+from headrace.records.copying import copier
+from headrace.records.kernel import take, take_detached
 from headrace.records.types import TypeInformation
 from headrace.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
-from headrace.state.copying import ATOMS, copied, copier
 from headrace.state.operator import OperatorStateBackend, OperatorStateSnapshot
 from headrace.worker.failures import NO_KEY, OperatorFailure
 from headrace.worker.watermarks import Stamps, TimeReceiver
@@ -90,9 +91,14 @@ class Operator:
         self.side: dict[str, Receiver] = {}
         self.behind: list[TimeReceiver] = []  # what follows its event-time clock
         self.metrics: dict[str, Metric] = {}  # of the user's function, by name
-        # Whether results are copied: those of a type with plain values cannot be changed.
+        # Results of a type with plain values cannot be changed after they were emitted.
         plain = copier(operator.type) is None and all(output.tag is None for output in operator.outputs)
-        self.copies = context.settings.copies_records and not plain
+        self.detaches = not (context.settings.object_reuse or plain)
+        self.take = take_detached if self.detaches else take  # appends what the user's function gave for a record
+
+    def has_mutable_output(self, tag: str | None) -> bool:
+        """Return True if the receivers of an output could change its records."""
+        return tag is not None or copier(self.type) is not None
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -267,26 +273,8 @@ class Operator:
         """The user's function for an input: `map` of one input, `map1` and `map2` of two."""
         spec = self.operator.spec
         if isinstance(spec, TwoInputSpec):
-            call = getattr(self.function, f"{name}{input + 1}")
-        else:
-            call = functions.callable_of(self.function, name, f"{spec.kind.removeprefix('keyed_')}()")
-        if name == "map" and self.copies:
-            return lambda row: value if (value := call(row)).__class__ in ATOMS else copy_of_output(value)
-        return call if name in ("map", "filter") else self.copying_results(call)
-
-    def copying_results(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The user's function, which gives an iterable of records that it may change afterwards.
-
-        Records of a batch leave together, when the function may have changed what it emitted first.
-        """
-        if not self.copies:
-            return call
-
-        def copies(*args: Any) -> Any:
-            result = call(*args)
-            return None if result is None else map(copy_of_output, result)
-
-        return copies
+            return getattr(self.function, f"{name}{input + 1}")  # type: ignore[no-any-return]
+        return functions.callable_of(self.function, name, f"{spec.kind.removeprefix('keyed_')}()")
 
     def process_with(self, function: Callable[..., Any], context: ElementContext, method: str) -> Receiver:
         """Call a process function with each record and a context that has its timestamp."""
@@ -294,13 +282,11 @@ class Operator:
         def receive(batch: Batch) -> None:
             stamps: Iterable[Any] = repeat(None) if batch.timestamps is None else batch.timestamps.tolist()
             outputs = Outputs(batch.timestamps)
-            out = outputs.rows
+            out, take = outputs.rows, self.take
 
             def loop(rows: Iterator[Any]) -> None:
                 for row, context.stamp in outputs.of(zip(rows, stamps, strict=False)):
-                    result = function(row, context)
-                    if result is not None:
-                        out.extend(result)
+                    take(function(row, context), out)
 
             self.each(batch.rows(), loop, method)
             self.emit_tagged(out, outputs.timestamps())
@@ -353,16 +339,6 @@ class Operator:
 def _tagged(rows: list[Any]) -> list[int]:
     """The places of results for side outputs."""
     return [i for i, row in enumerate(rows) if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
-
-
-def copy_of_output(value: Any) -> Any:
-    """A record that shares nothing that can be changed with what the function still has; or itself, if it cannot be copied."""
-    if value.__class__ is tuple and len(value) == 2 and value[0].__class__ is OutputTag:
-        return value[0], copy_of_output(value[1])
-    try:
-        return copied(value)
-    except Exception:  # an iterator, for example, which only a chained operator can take
-        return value
 
 
 def without_none(rows: list[Any], stamps: Stamps | None) -> tuple[list[Any], Stamps | None]:

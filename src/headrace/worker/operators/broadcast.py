@@ -76,7 +76,7 @@ class _BroadcastSide(Operator):
         if input == 0:
             return super().receiver(input)
         method = "process_broadcast_element"
-        return self.process_with(self.copying_results(getattr(self.function, method)), self._broadcast, method)
+        return self.process_with(getattr(self.function, method), self._broadcast, method)
 
 
 class BroadcastProcess(_BroadcastSide, Process):

@@ -9,6 +9,7 @@ from headrace.api.specs import IntervalJoinSpec
 from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
+from headrace.records.kernel import detached
 from headrace.state.api import MapStateDescriptor
 from headrace.state.timers import TimeDomain
 from headrace.worker.operators.base import OperatorContext, Receiver, spread
@@ -34,6 +35,7 @@ class IntervalJoinOperator(KeyedOperator):
     def receiver(self, input: int) -> Receiver:
         own, others = input, 1 - input
         earliest, latest = self._reach[input]
+        copies = not self.context.settings.object_reuse
 
         def receive(batch: Batch) -> None:
             if batch.timestamps is None:
@@ -56,14 +58,14 @@ class IntervalJoinOperator(KeyedOperator):
                         late.append(place)
                         continue
                     kept = self._kept[own]
-                    kept.put(stamp, [*(kept.get(stamp) or ()), row])
+                    kept.put(stamp, [*(kept.get(stamp) or ()), detached(row) if copies else row])
                     for time, partners in sorted(self._kept[others].items()):
                         if not stamp + earliest <= time <= stamp + latest:
                             continue
                         for partner in partners:
                             left, right = (row, partner) if own == 0 else (partner, row)
                             pair.left, pair.right = (stamp, time) if own == 0 else (time, stamp)
-                            out.extend(join(left, right, pair) or ())
+                            self.take(join(left, right, pair), out)
                             times.append(max(stamp, time))
                             ends.append(len(out))
                     self.backend.timers.register(

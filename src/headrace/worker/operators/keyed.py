@@ -139,7 +139,7 @@ class KeyedMapOperator(KeyedOperator):
         function, skips_none = self.method("map", input), isinstance(self.operator.spec, CoMapSpec)
 
         def loop(_: Batch, rows: Iterable[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
-            map_each(function, skips_none, rows, keys, groups, key, outputs.rows, outputs.ends)
+            map_each(function, skips_none, rows, keys, groups, key, outputs.rows, outputs.ends, self.detaches)
 
         return self.receive_with(input, loop)
 
@@ -151,7 +151,7 @@ class KeyedFlatMapOperator(KeyedOperator):
         function = self.method("flat_map", input)
 
         def loop(_: Batch, rows: Iterable[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs) -> None:
-            flat_map_each(function, rows, keys, groups, key, outputs.rows, outputs.ends)
+            flat_map_each(function, rows, keys, groups, key, outputs.rows, outputs.ends, self.detaches)
 
         return self.receive_with(input, loop, "flat_map")
 
@@ -211,8 +211,7 @@ class KeyedProcessOperator(KeyedOperator):
     def __init__(self, operator: ChainedOperator, context: OperatorContext) -> None:
         super().__init__(operator, context)
         self.element = self.context_type(self)
-        on_timer = getattr(self.function, "on_timer", None)
-        self._on_timer = None if on_timer is None else self.copying_results(on_timer)
+        self._on_timer = getattr(self.function, "on_timer", None)
 
     def receiver(self, input: int) -> Receiver:
         function, element = self.method("process_element", input), self.element
@@ -221,7 +220,7 @@ class KeyedProcessOperator(KeyedOperator):
             batch: Batch, rows: Iterable[Any], keys: list[Any], groups: list[int], key: Any, outputs: Outputs
         ) -> None:
             stamps = None if batch.timestamps is None else batch.timestamps.tolist()
-            process_each(function, element, rows, stamps, keys, groups, key, outputs.rows, outputs.ends)
+            process_each(function, element, rows, stamps, keys, groups, key, outputs.rows, outputs.ends, self.detaches)
 
         method = "process_element" if len(self._readers) == 1 else f"process_element{input + 1}"
         return self.receive_with(input, loop, method, tagged=True)
@@ -249,9 +248,8 @@ class KeyedProcessOperator(KeyedOperator):
             while (timer := timers.pop_due(domain, until)) is not None:
                 current.address, current.group = timer.address, timer.group
                 element.stamp, element.domain = timer.timestamp, domain
-                result = None if on_timer is None else on_timer(timer.timestamp, element)
-                if result is not None:
-                    out.extend(result)
+                if on_timer is not None:
+                    self.take(on_timer(timer.timestamp, element), out)
                 times.append(timer.timestamp)
                 ends.append(len(out))
         except Exception as error:

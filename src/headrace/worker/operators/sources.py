@@ -19,6 +19,7 @@ from headrace.checkpoint.commits import Commits
 from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import FEW, Batch
+from headrace.records.kernel import detached
 from headrace.records.types import TypeInformation
 from headrace.state.api import ListStateDescriptor
 from headrace.state.backend import SnapshotKind
@@ -68,7 +69,7 @@ class SourceOperator(Operator):
             self.reader = self.guard(self.function.reader, where, splits)
         else:
             super().open()
-            self.reader = FunctionReader(self.function, self.type, self.context.services)
+            self.reader = FunctionReader(self.function, self.type, self.context.services, detaches=self.detaches)
 
     def check(self) -> None:
         """Raise what a joined poll has raised, before it is read or stored: its position may be behind records not given."""
@@ -233,8 +234,10 @@ class RateLimit:
 class FunctionReader(SourceReader[Any]):
     """Runs a SourceFunction in its own thread and hands its records over."""
 
-    def __init__(self, function: Any, type: TypeInformation, services: SubtaskServices) -> None:
-        self._function, self._type = function, type
+    def __init__(
+        self, function: Any, type: TypeInformation, services: SubtaskServices, *, detaches: bool = False
+    ) -> None:
+        self._function, self._type, self._detaches = function, type, detaches
         self._wake, self._lockstep = services.wake, services.lockstep
         self._asked = not self._lockstep  # in lockstep a record is taken only while a poll waits for it
         self._lock = threading.RLock()
@@ -274,7 +277,7 @@ class FunctionReader(SourceReader[Any]):
                 self._changed.wait()
             if self._closed:
                 raise _SourceClosed
-            self._rows.append(value)
+            self._rows.append(detached(value) if self._detaches else value)
             self._asked = not self._lockstep
             self._stamped = self._stamped or value.__class__ is _Stamped
             if self._lockstep:
@@ -285,7 +288,7 @@ class FunctionReader(SourceReader[Any]):
 
     def collect_with_timestamp(self, value: Any, timestamp: int) -> None:
         """Emit a record with its event timestamp in milliseconds."""
-        self.collect(_Stamped((value, timestamp)))
+        self.collect(_Stamped((detached(value) if self._detaches else value, timestamp)))
 
     def get_checkpoint_lock(self) -> Any:
         """Hold it to emit and change state as one step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from headrace.api.specs import CoMapSpec
 from headrace.errors import UserCodeError
 from headrace.graph.job_graph import ChainedOperator
 from headrace.records.batch import Batch
+from headrace.records.kernel import detached, take_each
 from headrace.worker.operators.base import ElementContext, Operator, OperatorContext, Outputs, Receiver, without_none
 
 
@@ -20,9 +21,13 @@ class Map(Operator):
     def receiver(self, input: int) -> Receiver:
         function = self.method("map", input)
         of_two = isinstance(self.operator.spec, CoMapSpec)
+        if self.detaches:
+            loop = lambda rows: [detached(function(row)) for row in rows]  # noqa: E731
+        else:
+            loop = lambda rows: [function(row) for row in rows]  # noqa: E731
 
         def receive(batch: Batch) -> None:
-            mapped = self.each(batch.rows(), lambda rows: [function(row) for row in rows])
+            mapped = self.each(batch.rows(), loop)
             stamps = batch.timestamps
             if of_two:
                 mapped, stamps = without_none(mapped, stamps)
@@ -39,15 +44,8 @@ class FlatMap(Operator):
 
         def receive(batch: Batch) -> None:
             outputs = Outputs(batch.timestamps)
-            extend = outputs.rows.extend
-
-            def loop(rows: Iterator[Any]) -> None:
-                for row in outputs.of(rows):
-                    result = function(row)
-                    if result is not None:
-                        extend(result)
-
-            self.each(batch.rows(), loop, "flat_map")
+            out, ends, detach = outputs.rows, outputs.ends, self.detaches
+            self.each(batch.rows(), lambda rows: take_each(function, rows, out, ends, detach), "flat_map")
             self.emit_any(outputs.rows, outputs.timestamps())
 
         return receive

@@ -113,9 +113,7 @@ class WindowOperator(KeyedOperator):
             if of_all:
                 return lambda _, contents: self._rows_of(whole(self.window, type.to_batch(contents)))
             return lambda key, contents: self._rows_of(whole(key, self.window, type.to_batch(contents)))
-        call = self.copying_results(
-            function.process if how is WindowComputation.PROCESS else callable_of(function, "apply", "apply()")
-        )
+        call = function.process if how is WindowComputation.PROCESS else callable_of(function, "apply", "apply()")
         inputs = (lambda contents: [contents]) if self._folds else (lambda contents: contents)
         if how is WindowComputation.PROCESS:
             if of_all:
@@ -257,7 +255,7 @@ class WindowOperator(KeyedOperator):
         context.address = address
         result = self._compute(self.backend.key_at(address), elements)
         if result is not None:
-            self._out.extend(result)
+            self.take(result, self._out)
             self._times.append(window.max_timestamp())
             self._ends.append(len(self._out))
         if self._evictor is not None:
@@ -366,6 +364,7 @@ class TriggerView:
 
     def __init__(self, operator: WindowOperator) -> None:
         self._operator = operator
+        self._numbers: dict[str, Any] = {}  # handles, by name
 
     def get_current_processing_time(self) -> int:
         return self._operator.context.services.now()
@@ -404,6 +403,13 @@ class TriggerView:
     def get_partitioned_state(self, state_descriptor: Any) -> Any:
         one = self._operator
         return one.in_window(one.backend.state(state_descriptor), one.stored(one.window))
+
+    def number_of_key(self, name: str) -> Any:
+        """A number of this key, of all its windows, for our own assigners, which cannot name descriptors."""
+        handle = self._numbers.get(name)
+        if handle is None:
+            handle = self._numbers[name] = self._operator.backend.state(ValueStateDescriptor(name, "bigint"))
+        return handle
 
     def folded_state(self, name: str, function: Callable[[int, int], int]) -> Any:
         """A number of this key and window, for our own triggers, which cannot name descriptors."""
