@@ -30,8 +30,10 @@ same call does something else:
 - A row that is no insert (`RowKind`) is refused on a stream of a declared ROW type, since columns have no place for its kind.
 - What a function prints is on standard error, where Spark puts what its workers print, or in the log of an executor; PyFlink's
   local cluster puts it on standard output. `stream.print()` is on standard output of the driver in both.
-- Functions get copies of records that can be changed, as in PyFlink, where they travel as bytes; `enable_object_reuse()` turns
-  that off, and makes streams of Python objects faster.
+- A record that can be changed is copied when the function that emits it still refers to it; in PyFlink it travels as bytes.
+  `enable_object_reuse()` turns that off.
+
+[dialects.md](dialects.md) compares this root with `headrace` itself: results are the same, forms of values differ.
 """
 
 
