@@ -25,7 +25,7 @@ from headrace.records.key_groups import KeyGroupRange, default_max_parallelism, 
 
 
 class Mode(Enum):
-    """How an operator state is distributed over the subtasks of the next run."""
+    """The redistribution of an operator state over the subtasks of the next run."""
 
     SPLIT = "split"
     UNION = "union"
@@ -253,7 +253,7 @@ _OWN_TEXTS = {SPLITS: "splits of a source", ASYNC_CALLS: "records that wait for 
 
 
 def prepared_by(sink_kind: str) -> str:
-    """What the operator state of a sink is."""
+    """Return the kind of a sink's operator state."""
     return f"{_PREPARED}{sink_kind}"
 
 
@@ -302,7 +302,7 @@ def describe_state(state: TakenState) -> str:
 
 
 class FinishedState(Enum):
-    """Whether the subtasks of a vertex had finished when the checkpoint was taken."""
+    """The progress of a vertex when the checkpoint was taken: running, or finished in part or fully."""
 
     RUNNING = "running"
     PARTLY = "partly finished"

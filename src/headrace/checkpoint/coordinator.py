@@ -139,7 +139,7 @@ class Coordinator:
 
     @property
     def finished_tasks(self) -> int:
-        """How many tasks of the attempt have finished."""
+        """The number of tasks of the attempt that have finished."""
         return sum(status is TaskStatus.FINISHED for status in self._tasks.values())
 
     @property
@@ -402,7 +402,7 @@ class Coordinator:
         self._submit(request)
 
     def _refused(self, request_id: RequestId) -> bool:
-        """Whether a request comes too late for any snapshot; if so, it is answered."""
+        """Answer a request that comes too late for any snapshot; return True if it does."""
         if self._phase is not _Phase.OPEN:
             reason, message = FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "the job has ended"
         elif self._stop is not None:

@@ -41,7 +41,7 @@ class TriggerRequest:
 
     @property
     def periodic(self) -> bool:
-        """Whether the scheduler made it: only then the pause between checkpoints applies."""
+        """Return True if the scheduler made it: only then the pause between checkpoints applies."""
         return self.trigger is RequestOrigin.PERIODIC
 
 

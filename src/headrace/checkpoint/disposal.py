@@ -1,4 +1,4 @@
-"""What is deleted of a job's checkpoints, and when (SPEC R5.8, R7.5). Part of the coordinator: pure, on the driver.
+"""The deletion of a job's checkpoints (SPEC R5.8, R7.5). Part of the coordinator: pure, on the driver.
 
 The files of a checkpoint that is not complete are deleted once all of this is true:
 

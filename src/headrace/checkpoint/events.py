@@ -205,7 +205,7 @@ class LogEntryClaimed(CheckpointAnswer, frozen=True):
 
 
 class StepFailed(CheckpointAnswer, frozen=True):
-    """What the last instruction asked for failed: the directory, the state on the driver, the metadata or the log entry.
+    """A step of a checkpoint failed: the directory, the state on the driver, the metadata or the log entry.
 
     If `outcome_unknown`, the metadata or the entry may exist all the same.
     """

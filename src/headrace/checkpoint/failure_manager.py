@@ -1,4 +1,4 @@
-"""When failed checkpoints fail the job (SPEC R5.6). Part of the coordinator: pure, on the driver.
+"""The limit of failed checkpoints after which the job fails (SPEC R5.6). Part of the coordinator: pure, on the driver.
 
 Only five reasons count, each checkpoint at most once, and a newer success resets the count. Failures on the driver
 and failures that a task reported are distinguished, because savepoints are treated differently:

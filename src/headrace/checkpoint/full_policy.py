@@ -64,7 +64,7 @@ class AutomaticFull:
 
     @property
     def due_at(self) -> int | None:
-        """When one should be requested; None while there is no reason, or one is under way."""
+        """The time at which to request a full checkpoint; None while there is no reason, or one is under way."""
         if self._under_way:
             return None
         by_policy = None if self._reason is None else self._not_before

@@ -42,12 +42,12 @@ class FailureReason(Enum):
 
     @property
     def preflight(self) -> bool:
-        """Whether no task was triggered before it happened, so that no task has anything to abort."""
+        """Return True if no task was triggered before it happened, so that no task has anything to abort."""
         return self in _PREFLIGHT
 
     @property
     def counted(self) -> bool:
-        """Whether it counts towards the tolerable failures (SPEC R5.6)."""
+        """Return True if it counts towards the tolerable failures (SPEC R5.6)."""
         return self in _COUNTED
 
     def __str__(self) -> str:

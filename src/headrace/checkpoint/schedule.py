@@ -1,4 +1,4 @@
-"""When the next periodic checkpoint is due (SPEC R5.1, R5.4). Part of the coordinator: pure, on the driver."""
+"""The schedule of periodic checkpoints (SPEC R5.1, R5.4). Part of the coordinator: pure, on the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How checkpoints are made and how long they live: properties, retention, settings of a job (SPEC R5.2, R5.4, 11).
+"""Settings of checkpoints: properties, retention, and the options of a job (SPEC R5.2, R5.4, 11).
 
 `CheckpointProperties` belong to one checkpoint, `CheckpointSettings` to a job.
 """
@@ -23,7 +23,7 @@ _LONG_MAX = 2**63 - 1
 
 
 class EndStatus(Enum):
-    """How a job ended, for retention; SUSPENDED is not an end: another driver may resume the job."""
+    """The end of a job, for retention; SUSPENDED is not an end: another driver may resume the job."""
 
     FINISHED = "FINISHED"
     CANCELED = "CANCELED"
@@ -32,7 +32,7 @@ class EndStatus(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether no driver will resume the job."""
+        """Return True if no driver will resume the job."""
         return self is not EndStatus.SUSPENDED
 
 
@@ -55,7 +55,7 @@ class RetentionPolicy(Enum):
 
 
 class ClaimMode(Enum):
-    """Who owns the files of the snapshot a job starts from (SPEC R8.4)."""
+    """The owner of the files of the snapshot that a job starts from (SPEC R8.4)."""
 
     NO_CLAIM = "NO_CLAIM"  # the user: never deleted, and the first checkpoint uses none of them
     CLAIM = "CLAIM"  # the job: deleted once subsumed and unused
@@ -64,7 +64,7 @@ class ClaimMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProperties:
-    """How a checkpoint is treated, fixed when it is requested.
+    """The properties of a checkpoint, fixed when it is requested.
 
     `force`: may exceed the number of concurrent checkpoints and skips the pause. `discard_subsumed`, `discard_at`: its
     files are deleted when it is subsumed, or when the job ends so. `unclaimed`: a snapshot of the user that the job was
@@ -111,17 +111,17 @@ class CheckpointProperties:
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it is a savepoint, plain or to stop with."""
+        """Return True if it is a savepoint, plain or to stop with."""
         return self.type.is_savepoint
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether the job stops with it."""
+        """Return True if the job stops with it."""
         return self.type is SnapshotType.SYNC_SAVEPOINT
 
     @property
     def is_plain_savepoint(self) -> bool:
-        """Whether it has no effect on the job: not kept for recovery, not notified, no output committed (R8.1)."""
+        """Return True if it has no effect on the job: not kept for recovery, not notified, nothing committed (R8.1)."""
         return self.type is SnapshotType.SAVEPOINT
 
     def as_full(self) -> CheckpointProperties:
@@ -133,14 +133,14 @@ class CheckpointProperties:
 
 
 def stored_in_files(configuration: Configuration) -> bool:
-    """Whether checkpoints are files; unset, they are if there is a directory. Otherwise the driver has them in memory."""
+    """Return True if checkpoints are files; unset, they are if there is a directory. Else they are in driver memory."""
     chosen = configuration.get(config.CHECKPOINT_STORAGE)
     return chosen == "filesystem" if chosen else bool(configuration.get(config.CHECKPOINT_DIR))
 
 
 @dataclass(frozen=True, slots=True)
 class FullCheckpointPolicy:
-    """When a chain of incremental checkpoints is ended by an automatic full one (SPEC R7.6); None: never.
+    """The limits beyond which an automatic full checkpoint ends a chain of increments (SPEC R7.6); None: never.
 
     Checked after each completed checkpoint: its full size in bytes, its shared files in total or of one operator, and
     the number of checkpoints it builds on. `cooldown_ms` passes between a full checkpoint and the next one for such a
@@ -280,7 +280,7 @@ class CheckpointSettings:
         return self.interval_ms
 
     def options_for(self, properties: CheckpointProperties, location: str) -> CheckpointOptions:
-        """How the subtasks take a checkpoint with these properties (SPEC R6.4)."""
+        """Return the options with which subtasks take such a checkpoint (SPEC R6.4)."""
         timeout = None
         if not self.exactly_once:
             kind = AlignmentKind.AT_LEAST_ONCE

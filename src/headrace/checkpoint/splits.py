@@ -61,7 +61,7 @@ class SplitAssigner(Generic[S]):
 
     @property
     def idle(self) -> bool:
-        """Whether every subtask waits for a split, so that all that were assigned are read."""
+        """Return True if every subtask waits for a split, so that all that were assigned are read."""
         return not self._free and len(self._waiting) == self._parallelism
 
     def add_splits(self, splits: Iterable[S], complete: bool) -> list[Assignment[S]]:

@@ -83,7 +83,7 @@ class Summary:
         self._recent.append(value)
 
     def statistics(self) -> SummaryStatistics:
-        """What came in so far."""
+        """Return the summary of all values so far."""
         if not self._count:
             return SummaryStatistics()
         ordered = sorted(self._recent)
@@ -369,7 +369,7 @@ class StatsTracker:
             self._newest_completed = discarded
 
     def chain_started(self, checkpoint_id: int) -> int | None:
-        """When the oldest checkpoint began that a restore of this one needs files of."""
+        """Return the start of the oldest checkpoint whose files a restore of this one needs."""
         remembered = (*self._history, *self._latest.values())
         return next((stats.chain_started for stats in remembered if stats.id == checkpoint_id), None)
 

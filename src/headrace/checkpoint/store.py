@@ -65,7 +65,7 @@ class CheckpointStore:
         return next((c for c in self._checkpoints if c.id == checkpoint_id), None)
 
     def subsumed_by(self, properties: CheckpointProperties) -> list[CompletedCheckpoint]:
-        """What a checkpoint with these properties would subsume if it were added now, oldest first.
+        """Return the checkpoints that a new one with these properties would subsume, oldest first.
 
         The newest always stays, and so does the newest that is no savepoint, because the next increment builds on it;
         unless the job stops with the new one.

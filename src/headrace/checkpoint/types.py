@@ -23,12 +23,12 @@ class SnapshotType(Enum):
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it belongs to the user: never aged out, and always aligned in exactly-once mode."""
+        """Return True if it belongs to the user: never aged out, and always aligned in exactly-once mode."""
         return self in {SnapshotType.SAVEPOINT, SnapshotType.SYNC_SAVEPOINT}
 
 
 class AlignmentKind(StrEnum):
-    """How the barriers of a checkpoint are treated.
+    """The treatment of a checkpoint's barriers.
 
     Forced alignment (SPEC R6.4) is not a kind: it is a property of an edge, known to the reader of the edge.
     """
@@ -40,14 +40,14 @@ class AlignmentKind(StrEnum):
 
 
 class SavepointFormat(StrEnum):
-    """How a savepoint is written (SPEC R8.2)."""
+    """The format of a savepoint (SPEC R8.2)."""
 
     CANONICAL = "CANONICAL"
     NATIVE = "NATIVE"
 
 
 class CheckpointOptions(msgspec.Struct, frozen=True, array_like=True):
-    """How a checkpoint is to be taken; the same for every subtask.
+    """The options of a checkpoint; the same for every subtask.
 
     `timeout_ms` belongs to ALIGNED_WITH_TIMEOUT, `format` to savepoints, `drain` to a stop-with-savepoint that ends
     the job for good (timers fire, windows flush). `location` is where the snapshot goes; empty: the job's own directory.
@@ -81,12 +81,12 @@ class CheckpointOptions(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def exactly_once(self) -> bool:
-        """Whether channels are blocked, or their content stored, so that no record counts twice."""
+        """Return True if channels are blocked, or their content stored, so that no record counts twice."""
         return self.alignment is not AlignmentKind.AT_LEAST_ONCE
 
     @property
     def unaligned(self) -> bool:
-        """Whether the barrier overtakes records now."""
+        """Return True if the barrier overtakes records now."""
         return self.alignment is AlignmentKind.UNALIGNED
 
 
@@ -114,7 +114,7 @@ class Barrier(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def deadline(self) -> int | None:
-        """When an alignment turns unaligned: counted from the trigger, not from the first barrier (SPEC R6.6)."""
+        """The time at which an alignment turns unaligned, counted from the trigger (SPEC R6.6)."""
         timeout = self.options.timeout_ms
         return None if timeout is None else self.timestamp + timeout
 

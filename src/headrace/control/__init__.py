@@ -1,1 +1,1 @@
-"""What the driver and the workers say to each other, and the channel between them."""
+"""The control plane: messages between the driver and the workers, and the connections that carry them."""

@@ -46,7 +46,7 @@ from headrace.storage.published_snapshots import Snapshot
 
 @dataclass(slots=True)
 class _Request:
-    """What a user requested, and how many tasks had finished when it was last submitted."""
+    """A user's request, and the number of tasks that had finished when it was last submitted."""
 
     event: ev.UserRequest
     answer: Future[ev.RequestDone]
@@ -179,7 +179,7 @@ class CheckpointService:
         self._epochs.replan(plan.graph)
 
     def worker_storage(self) -> WorkerStorage:
-        """Where the workers of the attempt write."""
+        """Return the storage that the workers of the attempt write to."""
         return self._snapshots.publisher.start_attempt(self._attempt, self.settings.incremental)
 
     def choose(self) -> Choice:
@@ -299,7 +299,7 @@ class CheckpointService:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to be done after `end`: a claim that is answered late decides what is deleted."""
+        """Return True if nothing is left to do after `end`: a claim that is answered late decides what is deleted."""
         return self.end_recorded and not self.coordinator.claim_under_way and self._io_under_way == 0
 
     def close(self) -> None:
@@ -316,7 +316,7 @@ class CheckpointService:
             self._tell(ev.TimePassed())
 
     def next_alarm(self) -> int | None:
-        """When `tick` has work."""
+        """Return the time at which `tick` has work."""
         return min((at for at in (self._alarm, self._splits.next_alarm()) if at is not None), default=None)
 
     # --- requests, in the job's thread ------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class AttemptOver:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What the tasks of an attempt are made of."""
+    """The parts from which the tasks of an attempt are made."""
 
     plan: JobPlan
     job_id: JobId

@@ -26,7 +26,7 @@ def dynamic_sources(graph: JobGraph) -> dict[int, ChainedOperator]:
 
 @durable("splits-found-1")
 class SplitsFound(msgspec.Struct, frozen=True):
-    """What a checkpoint holds of a source on the driver: the state of its enumerator, and splits that no reader has."""
+    """A source's state on the driver in a checkpoint: its enumerator's state, and splits that no reader has."""
 
     state: str
     unassigned: list[str]
@@ -51,7 +51,7 @@ class SourceSplits:
 
     @property
     def wants_discovery(self) -> bool:
-        """Whether it may look for splits now."""
+        """Return True if it may look for splits now."""
         return not self.enumerator.in_rounds or self.assigner.idle
 
     def begin_discovery(self) -> None:
@@ -65,7 +65,7 @@ class SourceSplits:
         return self.assigner.add_splits(splits, self.enumerator.complete)
 
     def snapshot(self, checkpoint_id: int) -> bytes:
-        """What a checkpoint keeps."""
+        """Return the enumerator's part of a checkpoint."""
         if self.enumerator.in_rounds:
             # A reader that has asked has emitted all it had: the barrier, which it gets later, is behind that.
             self._read_at[checkpoint_id] = self._state if self.assigner.idle else self._read
@@ -140,7 +140,7 @@ class Splits:
             self._assign(task.vertex, self._sources[task.vertex].assigner.request_split(task.subtask))
 
     def snapshot(self, checkpoint_id: int) -> dict[OperatorId, bytes]:
-        """What a checkpoint keeps of the enumerators."""
+        """Return the enumerators' part of a checkpoint."""
         return {source.operator.id: source.snapshot(checkpoint_id) for source in self._sources.values()}
 
     def notify_complete(self, checkpoint_id: int) -> None:
@@ -161,7 +161,7 @@ class Splits:
             self._discover(vertex, self._sources[vertex])
 
     def next_alarm(self) -> int | None:
-        """When `tick` has work."""
+        """Return the time at which `tick` has work."""
         return min((at for vertex, at in self._due.items() if self._sources[vertex].wants_discovery), default=None)
 
     def _assign(self, vertex: int, assignments: list[Assignment[Any]]) -> None:

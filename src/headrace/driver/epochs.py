@@ -85,7 +85,7 @@ class Epochs:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being committed."""
+        """Return True if nothing is being committed."""
         return self._under_way == 0
 
     def figures(self) -> dict[OperatorId, dict[str, float]]:

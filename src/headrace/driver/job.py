@@ -169,7 +169,7 @@ class SparkJob:
 
     @property
     def stats(self) -> StatsTracker | None:
-        """What is remembered of the job's checkpoints; None before the job has started."""
+        """The statistics of the job's checkpoints; None before the job has started."""
         return None if self.service is None else self.service.coordinator.stats
 
     def workers(self) -> dict[tuple[int, int], Register]:

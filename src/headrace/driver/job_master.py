@@ -134,7 +134,7 @@ class JobMaster:
         self.handle(ev.TimeElapsed())
 
     def next_alarm(self) -> int | None:
-        """When `on_idle` has an effect, if nothing happens before."""
+        """Return the time at which `on_idle` has an effect, if nothing happens before."""
         alarms = [self.machine.next_alarm(), None if self.service is None else self.service.next_alarm()]
         return min((at for at in alarms if at is not None), default=None)
 
@@ -476,7 +476,7 @@ class JobMaster:
 
 
 def _may_work_later(error: HeadraceError, attempt: int) -> bool:
-    """Whether starting again may help: storage that does not answer, slots that other jobs hold at a restart.
+    """Return True if starting again may help: storage that does not answer, slots that other jobs hold at a restart.
 
     Damaged or missing state, and a program that does not fit, stay as they are; so do missing permissions, a path or a
     scheme that cannot be used, but for a restart: the storage could be used before, and may come back.

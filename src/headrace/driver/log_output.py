@@ -58,12 +58,12 @@ _RECENT = _Recent()
 
 
 def _writes_itself() -> bool:
-    """Whether the program has no handlers of its own, which would get the records."""
+    """Return True if the program has no handlers of its own, which would get the records."""
     return not logging.getLogger().handlers and set(_LOGGER.handlers) <= {_HANDLER, _RECENT}
 
 
 def is_on_terminal() -> bool:
-    """Whether records go to a terminal, and to no handler of the program, which might write them to a file."""
+    """Return True if records go to a terminal, and to no handler of the program, which might write them to a file."""
     return sys.stderr.isatty() and _writes_itself()
 
 
@@ -90,5 +90,5 @@ def recent_log() -> str:
 
 
 def shows_progress(configuration: Configuration) -> bool:
-    """Whether the live table of a job belongs on stderr: not among JSON lines, and not if only warnings are wanted."""
+    """Return True if stderr gets the live table of a job: not among JSON lines, nor if only warnings are wanted."""
     return configuration.get(config.LOG_FORMAT) == "text" and configuration.get(config.LOG_LEVEL) in {"DEBUG", "INFO"}

@@ -30,7 +30,7 @@ class Question:
 
     @property
     def missing(self) -> int:
-        """How many subtasks have not answered."""
+        """The number of subtasks that have not answered."""
         return len(self.subtasks) - len(self.answers)
 
     def wait(self, seconds: float) -> list[tuple[int, Answer]]:

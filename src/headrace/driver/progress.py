@@ -79,7 +79,7 @@ class JobTable:
 
 
 def restore_bar(metrics: Collection[Metrics]) -> Table | None:
-    """How much of the state is back, over all subtasks; None if nothing is being restored."""
+    """Return the progress of the restore over all subtasks; None if nothing is being restored."""
     total, done = sum(m.restore_bytes for m in metrics), sum(m.restored_bytes for m in metrics)
     if not total or done >= total:
         return None

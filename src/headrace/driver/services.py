@@ -1,4 +1,4 @@
-"""What the driver's checkpoints use of the outside world: the job, clock, randomness, threads, storage."""
+"""The outside world of the driver's checkpoints: the job, clock, randomness, threads, storage."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ atexit.register(wait_for_calls)
 
 @dataclass(frozen=True, slots=True)
 class JobPort:
-    """What the parts of a driver ask of their job."""
+    """The calls that the parts of a driver make on their job."""
 
     send: Callable[[TaskId, FromDriver], None]  # to a subtask
     call: Callable[[Callable[[], None]], None]  # run a function in the job's thread; may be used in any thread

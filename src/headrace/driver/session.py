@@ -63,7 +63,7 @@ _SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)[\s=:]\s*(.*)")
 
 
 def spark_conf() -> dict[str, str]:
-    """What to give to `SparkSession.builder` when you make the session yourself.
+    """Return the configuration for `SparkSession.builder` if you make the session yourself.
 
     >>> spark_conf()["spark.speculation"]
     'false'

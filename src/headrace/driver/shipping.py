@@ -32,7 +32,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same content makes the same archive
 
 
 def search_path() -> tuple[str, ...]:
-    """Where this process looks for modules, independent of its working directory and without what environments added."""
+    """Return the module search path of this process, without its working directory and what environments added."""
     entries = (Path(entry).absolute() for entry in sys.path)
     return tuple(dict.fromkeys(str(entry) for entry in entries if not entry.name.startswith(ARCHIVE_PREFIX)))
 
@@ -131,7 +131,7 @@ def _files(name: str, module: ModuleType) -> Iterator[tuple[str, Path]]:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether it is neither part of Python nor installed: those a worker has itself."""
+    """Return True if it is neither part of Python nor installed: those a worker has itself."""
     resolved = path.resolve()
     installed = "site-packages" in resolved.parts or "dist-packages" in resolved.parts
     return not installed and not any(resolved.is_relative_to(home) for home in _python_homes())

@@ -107,13 +107,13 @@ def _master(spark: SparkSession) -> str:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether everything runs in the driver's own JVM: there are as many slots as there will ever be."""
+    """Return True if everything runs in the driver's own JVM: there are as many slots as there will ever be."""
     master = _master(spark)
     return master == "local" or master.startswith("local[")
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Whether stop() was called, or the JVM is gone."""
+    """Return True if stop() was called, or the JVM is gone."""
     try:
         context: Any = spark.sparkContext._jsc
         return context is None or bool(context.sc().isStopped())
@@ -159,12 +159,12 @@ def lacked_slots(error: BaseException | None) -> int | None:
 
 
 def was_cancelled(error: BaseException | None) -> bool:
-    """Whether the job ended because it was cancelled in Spark."""
+    """Return True if the job ended because it was cancelled in Spark."""
     return "[SPARK_JOB_CANCELLED]" in str(error)
 
 
 def executor_lost(error: BaseException | None) -> bool:
-    """Whether the job ended because an executor died."""
+    """Return True if the job ended because an executor died."""
     return "ExecutorLostFailure" in str(error)
 
 

@@ -1,4 +1,4 @@
-"""Whether a damaged checkpoint may be skipped for an older one (SPEC S7)."""
+"""The rule that lets a damaged checkpoint be skipped for an older one (SPEC S7)."""
 
 from __future__ import annotations
 

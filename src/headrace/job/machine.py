@@ -47,7 +47,7 @@ class Phase(Enum):
 
 
 class _Next(Enum):
-    """What follows when the tasks of an attempt have left."""
+    """The step that follows when the tasks of an attempt have left."""
 
     RESTART = auto()
     RESCALE = auto()
@@ -93,7 +93,7 @@ def _cause(found: ev.CauseFound) -> Cause:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the machine waits, in milliseconds."""
+    """The waiting times of the machine, in milliseconds."""
 
     better_cause: int = 1_000  # the first report may come from a victim; the culprit's own follows a moment later
     stop_again: int = 200  # a task may register, or the job be submitted, after it was told to stop
@@ -157,7 +157,7 @@ class JobMachine:
 
     @property
     def restoring(self) -> bool:
-        """Whether some task of the attempt has not restored its state yet."""
+        """Return True if some task of the attempt has not restored its state yet."""
         return len(self._attempt.restored) < self._attempt.tasks
 
     def task_state(self, worker: ev.Worker) -> ExecutionState:
@@ -175,7 +175,7 @@ class JobMachine:
         return ExecutionState.INITIALIZING if worker in attempt.registered else ExecutionState.DEPLOYING
 
     def task_times(self, worker: ev.Worker) -> dict[ExecutionState, int]:
-        """When a task of the attempt got each of its states; may be called by any thread."""
+        """Return the time at which a task entered each of its states; may be called by any thread."""
         attempt = self._attempt
         seen = {
             ExecutionState.INITIALIZING: attempt.registered.get(worker),
@@ -188,7 +188,7 @@ class JobMachine:
         return self.phase is Phase.STARTING and self._attempt.number == attempt
 
     def next_alarm(self) -> int | None:
-        """When `TimeElapsed` has an effect, if nothing happens before."""
+        """Return the time at which `TimeElapsed` has an effect, if nothing happens before."""
         alarms = [] if self._alarm is None else [self._alarm]
         if self.phase is Phase.RUNNING and self._attempt.heard:
             alarms.append(min(self._attempt.heard.values()) + self.timing.silence + 1)
@@ -197,7 +197,7 @@ class JobMachine:
     # --- events -----------------------------------------------------------------------------------------------------
 
     def handle(self, event: ev.JobEvent, now: int) -> list[ev.JobInstruction]:
-        """What to do because of an event, in this order."""
+        """Process one event; return the instructions to carry out, in order."""
         self._now, self._out = now, []
         late = isinstance(event, ev.AttemptEvent) and event.attempt != self._attempt.number
         if self.phase is not Phase.ENDED and not late:

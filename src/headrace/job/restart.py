@@ -191,7 +191,7 @@ def from_configuration(configuration: Configuration, checkpointing: bool) -> Res
 
 @dataclass(frozen=True)
 class RestartStrategyConfiguration:
-    """What a user asked for: the options that say so. `env.set_restart_strategy` takes it."""
+    """A restart strategy as options, for `env.set_restart_strategy`."""
 
     options: Mapping[str, object] = field(default_factory=dict)
 

@@ -43,7 +43,7 @@ class JobStatus(Enum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the job has ended."""
+        """Return True if the job has ended."""
         return not LEGAL_MOVES[self]
 
     def is_terminal_state(self) -> bool:

@@ -18,7 +18,7 @@ _KEPT = 100  # attempts; a job that fails every minute for a year must not fill 
 
 
 class AttemptOutcome(Enum):
-    """How an attempt ended; OPEN while it has not."""
+    """The end of an attempt; OPEN while it runs."""
 
     OPEN = "OPEN"
     FINISHED = "FINISHED"
@@ -54,7 +54,7 @@ class AttemptStory:
 
 
 class Phases(msgspec.Struct, frozen=True):
-    """How long the parts of a restart took, in milliseconds; None where one has not ended, or there was none.
+    """The durations of a restart's phases, in milliseconds; None where a phase has not ended, or there was none.
 
     `cancel` and `wait` belong to the end of the attempt before: its tasks leave, the restart strategy delays.
     """
@@ -117,7 +117,7 @@ class Story:
             attempt.ended, attempt.outcome = now, outcome
 
     def phases(self, attempt: AttemptStory) -> Phases:
-        """How long the parts of the start took."""
+        """Return the durations of the phases of the start."""
         remembered = list(self.attempts)
         at = remembered.index(attempt)
         before = remembered[at - 1] if at else None

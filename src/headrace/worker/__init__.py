@@ -1,1 +1,1 @@
-"""What runs in a Python worker of Spark: one subtask and the shell around it."""
+"""The worker's process: one subtask, and the shell that runs it in a Python worker of Spark."""

@@ -132,7 +132,7 @@ class OperatorChain:
 
     @property
     def full(self) -> bool:
-        """Whether one of the operators takes no more records for now."""
+        """Return True if one of the operators takes no more records for now."""
         return any(operator.full for operator in self._waiting)
 
     # --- time -------------------------------------------------------------------------------------------------------

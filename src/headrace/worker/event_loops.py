@@ -54,11 +54,11 @@ class EventLoop(ABC, Generic[C]):
         return [self._done.popleft() for _ in range(len(self._done))]
 
     def has_results(self) -> bool:
-        """Whether calls are done that were not taken."""
+        """Return True if calls are done that were not taken."""
         return bool(self._done)
 
     def next_time(self) -> int | None:
-        """When a coroutine wants to continue, if the loop does not do that by itself."""
+        """Return the time at which a coroutine wants to continue, if the loop does not do that by itself."""
         return None
 
     @abstractmethod
@@ -229,11 +229,11 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
             super().call_exception_handler(context)
 
     def waits_outside(self) -> bool:
-        """Whether a coroutine may wait for a thread or a socket."""
+        """Return True if a coroutine may wait for a thread or a socket."""
         return self._threads > 0 or len(self._selecting.get_map()) > self._own
 
     def next_time(self) -> int | None:
-        """When the next timer is due, in milliseconds."""
+        """Return the time of the next timer, in milliseconds."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         return None if not self._timers else math.ceil(round(self._timers[0][0] * 1000, 6))

@@ -1,4 +1,4 @@
-"""What a subtask reads ahead: the queue between the reading thread and the main loop, and how long it may become."""
+"""Reading ahead: the queue between the reading thread and the main loop, and its limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK = 0.05  # seconds of work from look to look
 
 
 class ReadAhead:
-    """How many bytes of input to hold: as many as are processed in `seconds`, at most `most`.
+    """The limit of queued input in bytes: as many as are processed in `seconds`, at most `most`.
 
     A barrier waits behind them, so a limit in bytes alone would be long where records are small or the function is slow.
     Half of them are in the queue between the threads, half in those of the subtask's channels.

@@ -242,7 +242,7 @@ class Inputs:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether a channel is blocked, or has frames from the time when it was."""
+        """Return True if a channel is blocked, or has frames from the time when it was."""
         return bool(self._backlogs)
 
     @property

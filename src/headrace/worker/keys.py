@@ -63,7 +63,7 @@ class KeyReader:
         return columns[0] if self._single else list(zip(*columns, strict=True))
 
     def _fit(self, keys: list[Any]) -> bool:
-        """Whether all keys are what the declared type holds; an integer may be too large for it."""
+        """Return True if all keys are what the declared type holds; an integer may be too large for it."""
         if set(map(type, keys)) != self._kind:
             return False
         return self._limit is None or (-self._limit <= min(keys) and max(keys) < self._limit)

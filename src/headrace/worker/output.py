@@ -247,7 +247,7 @@ class EdgeWriter:
             self._send_pickled(target, rows[at : at + step], part, origin)
 
     def _step(self, per_record: float) -> int:
-        """How many records of this size fit into one buffer."""
+        """Return the number of records of this size that fit into one buffer."""
         return max(1, int(min(self._buffers.buffer_size, _MAX_ROW) / per_record))
 
     def _send(self, target: int, kind: FrameKind, pieces: list[Piece], stamps: Stamps | None, flags: int = 0) -> None:

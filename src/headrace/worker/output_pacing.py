@@ -1,4 +1,4 @@
-"""When the records of a subtask leave it, and when its source is polled: decisions of a subtask about time, without a clock.
+"""Decisions of a subtask about time, without a clock: flushing its output, and polling its source.
 
 A row costs a millisecond of CPU on its way, with one record or with a thousand: records of a slow stream are gathered for
 a pause, well below the buffer timeout.

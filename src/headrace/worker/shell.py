@@ -222,7 +222,7 @@ class Shell:
             self._next_upkeep = time.monotonic() + _UPKEEP_SECONDS
 
     def _has_more(self, task: Subtask | Relay) -> bool:
-        """Whether there is something to process right now; a source that is drained says no until its pause is over."""
+        """Return True if there is something to process now; a drained source has nothing until its pause is over."""
         return not self.inflow.empty or (task.has_work() and not self._held())
 
     def _report_finished(self) -> None:
@@ -270,7 +270,7 @@ class Shell:
         return count > 0 or pending
 
     def _held(self) -> bool:
-        """Whether too many outputs are unconfirmed by the driver, or a reader has requested a stop."""
+        """Return True if too many outputs are unconfirmed by the driver, or a reader has requested a stop."""
         return self._unconfirmed >= self._settings.max_unconfirmed or self.mailbox.paused
 
     def _check_input(self, task: Subtask | Relay) -> None:
@@ -332,7 +332,7 @@ class Shell:
 
 
 def _pending(task: Subtask | Relay) -> bool:
-    """Whether queued input can be processed; unlike `has_work`, this does not count a source that may have no data."""
+    """Return True if queued input can be processed; unlike `has_work`, this ignores a source that may have no data."""
     return isinstance(task, Subtask) and task.has_events()
 
 

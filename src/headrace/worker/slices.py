@@ -1,4 +1,4 @@
-"""How many records a subtask processes before it turns to timers and control messages again."""
+"""Slices: the number of records a subtask processes before it turns to timers and control messages again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _THREAD: Final = getattr(resource, "RUSAGE_THREAD", None)  # only Linux counts f
 
 
 def preemptions() -> int:
-    """How often this thread had to leave the CPU to others; 0 where the system does not count it."""
+    """Return the number of involuntary context switches of this thread; 0 where the system does not count them."""
     return 0 if _THREAD is None else resource.getrusage(_THREAD).ru_nivcsw
 
 

@@ -45,7 +45,7 @@ def portions(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _ends(rows: list[Row]) -> list[int]:
-    """Where the bytes of each row end, behind a zero."""
+    """Return zero, then the end offset of each row."""
     ends = list(accumulate((sum(map(len, pieces)) for _, pieces in rows), initial=0))
     if ends[-1] > _MAX_BYTES:
         raise UserCodeError(
@@ -81,7 +81,7 @@ def as_batch(rows: list[Row]) -> pa.RecordBatch:
 
 
 class RowStream:
-    """What pyspark takes for a serializer."""
+    """A stream of rows that pyspark uses as a serializer."""
 
     def load_stream(self, stream: BinaryIO) -> Iterator[pa.Buffer]:
         """The bytes of rows; ends where the stream ends. EOFError or ValueError if it is not whole."""
@@ -200,7 +200,7 @@ def _u32(data: bytes, at: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where a field of a table is; 0 if it has its default."""
+    """Return the offset of a table's field; 0 if it has its default."""
     fields = table - int.from_bytes(data[table : table + 4], "little", signed=True)
     entry = fields + 4 + 2 * number
     if entry >= fields + int.from_bytes(data[fields : fields + 2], "little"):
@@ -210,13 +210,13 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 def _table(data: bytes, table: int, number: int) -> int:
-    """Where the table is that a field refers to."""
+    """Return the offset of the table that a field refers to."""
     at = _field(data, table, number)
     return at + _u32(data, at)
 
 
 def _vector(data: bytes, table: int, number: int) -> tuple[int, int]:
-    """Where the items of a field are, and how many."""
+    """Return the offset of a field's items, and their number."""
     at = _table(data, table, number)
     return at + 4, _u32(data, at)
 

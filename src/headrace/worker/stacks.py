@@ -15,7 +15,7 @@ _DEEPEST = 200
 
 
 def sample_stacks(thread: int, samples: int, interval: float) -> tuple[dict[str, int], dict[str, int]]:
-    """How often each stack of a thread was seen: while it computed, and while it waited or was blocked.
+    """Count the samples of each stack of a thread: while it computed, and while it waited or was blocked.
 
     A stack is its frames, one a line, the outermost first. On a busy machine, where a pause takes longer than asked for,
     there are fewer samples: the time is kept.
@@ -60,5 +60,5 @@ def _frames(innermost: FrameType) -> list[str]:
 
 
 def _waits(innermost: FrameType) -> bool:
-    """Whether the thread waits for input, or for its readers: then it is inside Spark, which writes to a full socket."""
+    """Return True if the thread waits for input or for its readers: then Spark writes to a full socket."""
     return innermost.f_code.co_filename.endswith("threading.py") or "/pyspark/" in innermost.f_code.co_filename

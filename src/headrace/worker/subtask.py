@@ -169,7 +169,7 @@ class Subtask:
 
     @property
     def wants_split(self) -> bool:
-        """Whether its source requests a split."""
+        """Return True if its source requests a split."""
         running = self.status is Status.RUNNING and not self._end.data_finished
         return running and self.source is not None and self.source.wants_split
 
@@ -182,7 +182,7 @@ class Subtask:
         return self._chain.operators
 
     def all_input_ended(self) -> bool:
-        """Whether every task of the level before has sent its physical end."""
+        """Return True if every task of the level before has sent its physical end."""
         return self._inputs.ends.all
 
     # --- input ------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Subtask:
 
     @property
     def needs_reading(self) -> bool:
-        """Whether to read although the queues are full, because the barrier that alignment waits for has not been read."""
+        """Return True if reading must go on with full queues: the barrier that alignment waits for is not read yet."""
         return self._gate.needs_reading
 
     def receive(self, row: bytes | memoryview) -> None:
@@ -214,7 +214,7 @@ class Subtask:
             self._execute(self._gate.on_limit_exceeded())
 
     def has_work(self) -> bool:
-        """Whether `step` can do something now."""
+        """Return True if `step` can do something now."""
         return self.has_events() or self._reads()
 
     def _reads(self) -> bool:
@@ -226,7 +226,7 @@ class Subtask:
         return may_read and not self._chain.full
 
     def has_events(self) -> bool:
-        """Whether queued frames can be processed."""
+        """Return True if queued frames can be processed."""
         if self.status is not Status.RUNNING or self._waits():
             return False
         return bool(self._inputs)

@@ -27,13 +27,13 @@ _PER_MILLISECOND = {"us": 1000, "ns": 1_000_000}
 
 
 class TimeReceiver(Protocol):
-    """What follows an event-time clock: an operator, or an edge to other subtasks."""
+    """A receiver of an event-time clock: an operator, or an edge to other subtasks."""
 
     def advance(self, watermark: int) -> None:
         """The clock has moved on; it never goes back."""
 
     def set_idle(self, idle: bool) -> None:
-        """Whether the clock stands still because no record comes, and is not to be waited for."""
+        """Mark the clock as idle (no record comes, others need not wait for it), or as active."""
 
 
 class _Channel:
@@ -123,7 +123,7 @@ class WatermarkValve:
 
 
 class _Split:
-    """What is known of one split, or of a whole subtask; it is the `WatermarkOutput` of the user's generator too."""
+    """The clock of one split, or of a whole subtask; also the `WatermarkOutput` of the user's generator."""
 
     def __init__(self, strategy: WatermarkStrategy, now: int) -> None:
         self.generator = None if strategy.generator is None else strategy.generator()
@@ -137,7 +137,7 @@ class _Split:
         self.seen_at, self.doubted_at = now, None
 
     def idle_at(self, idle_after: int) -> int:
-        """When it is idle, or doubted, if no record comes."""
+        """Return the time at which the split becomes idle, or is checked, if no record comes."""
         return self.seen_at + idle_after if self.doubted_at is None else self.doubted_at + _CONFIRMATION
 
     def doubt(self, now: int) -> None:

@@ -44,7 +44,7 @@ class _QueuedEvents:
             self.cancelled = [other for other in self.cancelled if other > checkpoint_id]
 
     def is_skipped(self, checkpoint_id: int) -> bool:
-        """Whether the writer went on to a newer checkpoint without a barrier of this one: it will not come."""
+        """Return True if the writer went on to a newer checkpoint without a barrier of this one: it will not come."""
         return any(other > checkpoint_id for other in (*self.barriers, *self.cancelled))
 
 
@@ -115,12 +115,12 @@ class BarrierHandler(InputGate):
 
     @property
     def needs_reading(self) -> bool:
-        """Whether a barrier of the checkpoint under way, or the end of its channel, is not in its queue yet."""
+        """Return True if a barrier of the checkpoint under way, or the end of its channel, is not in its queue yet."""
         at = self._at
         return at is not None and any(not self._all_read(channel, at.id) for channel in at.waiting)
 
     def next_deadline(self) -> int | None:
-        """When the aligned timeout of the newest checkpoint seen passes."""
+        """Return the time at which the aligned timeout of the newest known checkpoint passes."""
         barrier, at = self._timed, self._at
         if barrier is None or self._over(barrier.id) or (at is not None and at.id == barrier.id and at.unaligned):
             self._timed = None
@@ -353,7 +353,7 @@ class BarrierHandler(InputGate):
     # --- facts ---------------------------------------------------------------------------------------------------------
 
     def _over(self, checkpoint_id: int) -> bool:
-        """Whether nothing can happen for the checkpoint any more."""
+        """Return True if nothing can happen for the checkpoint any more."""
         return checkpoint_id < self.latest or (checkpoint_id == self.latest and self._at is None)
 
     def _late(self, barrier: Barrier, now: int) -> bool:
@@ -364,7 +364,7 @@ class BarrierHandler(InputGate):
             self._timed = barrier
 
     def _all_read(self, channel: ChannelId, checkpoint_id: int) -> bool:
-        """Whether all that stands before the channel's barrier is in its queue."""
+        """Return True if all that stands before the channel's barrier is in its queue."""
         queued = self._queued[channel]
         return channel in self._restored or queued.ended or checkpoint_id in queued.barriers
 

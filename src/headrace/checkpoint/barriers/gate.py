@@ -62,7 +62,7 @@ class InputGate(ABC):
 
     @property
     def needs_reading(self) -> bool:
-        """Whether the caller must read on though its queues are full: a barrier that is waited for is not read yet."""
+        """Return True if the caller must read on with full queues: a barrier that is waited for is not read yet."""
         return False
 
     # --- data ----------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class InputGate(ABC):
                 self._aborted.remove(min(self._aborted))
 
     def _ends_checkpoints(self, channel: ChannelId) -> bool:
-        """Whether the end of the channel aborts what is under way; a restored channel has no writer that finished."""
+        """Return True if the channel's end aborts checkpoints under way; a restored channel has no writer that ended."""
         return not self._after_finish and channel not in self._restored
 
     def _check_writer(self, channel: ChannelId, what: str) -> None:

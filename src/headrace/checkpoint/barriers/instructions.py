@@ -15,7 +15,7 @@ ChannelId: TypeAlias = Hashable
 
 
 class AlignmentMetrics(msgspec.Struct, frozen=True):
-    """How a subtask's barriers came in (SPEC R10.2); times in ms.
+    """The arrival of a subtask's barriers (SPEC R10.2); times in ms.
 
     `start_delay` is from the trigger to the first barrier (or announcement), `alignment` from there to the last one,
     `processed_bytes` what was processed in between. `persisted_bytes` is filled in by the caller, who stores the rows.
@@ -52,7 +52,7 @@ class StartCapture(msgspec.Struct, frozen=True):
 
 
 class StopCapture(msgspec.Struct, frozen=True):
-    """What is read of the channels from now on is not stored; what has been stored stays."""
+    """Stop storing records of the channels; records that are stored already stay."""
 
     checkpoint_id: int
     channels: tuple[ChannelId, ...]

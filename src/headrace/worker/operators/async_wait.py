@@ -284,7 +284,7 @@ class AsyncWait(Operator):
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def before_barrier(self) -> None:
-        """What is done leaves before the barrier, and is not called again."""
+        """Emit completed calls before the barrier, so that they are not repeated after a restore."""
         self._take_results()
 
     def snapshot(self, checkpoint_id: int, timestamp: int, kind: SnapshotKind) -> OperatorSnapshot:

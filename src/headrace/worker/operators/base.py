@@ -35,7 +35,7 @@ _LOOPS = (__package__, "headrace.records.kernel")  # where the user's functions 
 
 
 class SubtaskServices(Protocol):
-    """What a subtask needs of its runtime; the Spark shell, the local runtime and the tests each have their own."""
+    """The services that a subtask needs of its runtime: the Spark shell, the local runtime and tests have their own."""
 
     lockstep: bool
     """Whether sources with a thread of their own hand over record by record, so that a run can be repeated."""
@@ -52,7 +52,7 @@ class SubtaskServices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """What an operator gets from its subtask."""
+    """The context that an operator gets from its subtask."""
 
     info: TaskInfo
     services: SubtaskServices
@@ -124,7 +124,7 @@ class Operator:
         return functions.NoState(self.operator.name)
 
     def receiver(self, input: int) -> Receiver:
-        """Where batches of an input go."""
+        """Return the receiver of an input's batches."""
         raise UserCodeError(f"operator '{self.operator.name}' takes no input {input}")
 
     def finish(self) -> None:
@@ -132,12 +132,12 @@ class Operator:
 
     @property
     def busy(self) -> bool:
-        """Whether it holds records that it will emit by itself: it is finished only after that."""
+        """Return True if it holds records that it will emit by itself: it is finished only after that."""
         return False
 
     @property
     def full(self) -> bool:
-        """Whether it holds so much that its subtask takes no more records."""
+        """Return True if it holds so much that its subtask takes no more records."""
         return False
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class Operator:
         )
 
     def raw_keyed_output(self) -> RawKeyedStateOutput | None:
-        """Where the function writes raw keyed state, if it has any."""
+        """Return the output for raw keyed state, if the function has any."""
         return None
 
     def store_raw_state(self, output: functions.FunctionSnapshotContext) -> None:
@@ -195,7 +195,7 @@ class Operator:
 
     @property
     def awaits_commit(self) -> bool:
-        """Whether the driver has yet to commit something that this operator prepared: its subtask does not end before."""
+        """Return True if the driver has yet to commit what this operator prepared: its subtask does not end before."""
         return False
 
     def epoch_committed(self, checkpoint_id: int) -> None:
@@ -205,7 +205,7 @@ class Operator:
         """Bounded background work, called about once a second."""
 
     def own_metrics(self) -> dict[str, float]:
-        """What only this operator measures, for metrics; asked about once a second."""
+        """Return the metrics that only this operator has; called about once a second."""
         return {}
 
     # --- time -------------------------------------------------------------------------------------------------------

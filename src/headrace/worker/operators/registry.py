@@ -74,6 +74,6 @@ def make_operator(operator: ChainedOperator, context: OperatorContext) -> Operat
 
 
 def own_state(spec: OperatorSpec, shapes: Mapping[str, StateShape]) -> str | None:
-    """What an operator keeps of its own accord, if these states of it hold any."""
+    """Return the state that the operator keeps besides its function's, if these states hold any."""
     held = any(shapes[name].elements for name in _OWN_STATES.get(type(spec), ()) if name in shapes)
     return taken_state(spec).own if held else None

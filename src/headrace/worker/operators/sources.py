@@ -78,12 +78,12 @@ class SourceOperator(Operator):
 
     @property
     def finished(self) -> bool:
-        """Whether the reader has given all; one that has failed has not."""
+        """Return True if the reader has given all; one that has failed has not."""
         return self.reader.finished and self._failed is None
 
     @property
     def wants_split(self) -> bool:
-        """Whether the reader of a dynamic source has too little to read."""
+        """Return True if the reader of a dynamic source has too little to read."""
         return not self.reader.finished and self.reader.wants_split
 
     def add_splits(self, splits: list[Any], no_more: bool) -> None:
@@ -180,7 +180,7 @@ class SourceOperator(Operator):
         return reader.get_checkpoint_lock() if isinstance(reader, FunctionReader) else nullcontext()
 
     def before_barrier(self) -> None:
-        """What the source's thread has emitted, or what must not be cut, belongs before the barrier."""
+        """Send records that the source's thread has emitted, or that must not be cut, before the barrier."""
         while self.reader.holds_barrier and self.poll(UNCUT):
             pass
 
@@ -296,7 +296,7 @@ class FunctionReader(SourceReader[Any]):
 
     @property
     def holds_barrier(self) -> bool:  # type: ignore[override]
-        """Whether emitted records wait to be polled."""
+        """Return True if emitted records wait to be polled."""
         return bool(self._rows)
 
     def snapshot(self) -> list[Any]:

@@ -50,7 +50,7 @@ class TimestampsAndWatermarks(Operator):
 
 
 class _Behind:
-    """What is behind an operator, as a receiver of the watermarks that the operator makes itself."""
+    """The receivers behind an operator, for watermarks that the operator makes itself."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator

@@ -1,4 +1,4 @@
-"""What a new subtask starts from, read from a snapshot: state of its key groups, its operator state, in-flight data.
+"""The state of a new subtask, read from a snapshot: its key groups, its operator state, in-flight data.
 
 Runs in the worker, before the operators are opened; keyed state is read later, when a backend asks for it. The bytes
 are files on storage, or inside the handles (storage `jobmanager`, and snapshots of the local runtime and the harness).
@@ -45,7 +45,7 @@ Keep = Callable[[Batch], Mask]
 
 @dataclass(frozen=True, slots=True)
 class OperatorRestore:
-    """What one operator of one new subtask starts from."""
+    """The restored state of one operator of a new subtask."""
 
     operator: RestoredOperatorState
     keyed: tuple[KeyedStateHandle, ...] = ()
@@ -57,7 +57,7 @@ class OperatorRestore:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskRestore:
-    """What one new subtask starts from."""
+    """The restored state of a new subtask."""
 
     checkpoint_id: int
     operators: Mapping[str, OperatorRestore] = field(default_factory=dict)
