@@ -344,7 +344,7 @@ def parse_value(option: Option[Any], value: object) -> Value:
     parsed = _read(option, value.strip() if isinstance(value, str) else value)
     too_small = option.minimum is not None and not isinstance(parsed, str | None) and parsed < option.minimum
     if parsed is None or too_small:
-        raise ConfigError(_bad_value(option, value))
+        raise ConfigError("HR-1001", _bad_value(option, value))
     return parsed
 
 
@@ -505,10 +505,10 @@ class Configuration:
                 continue
             foreign = next(((values, text) for prefix, values, text in _FOREIGN if key.startswith(prefix)), None)
             if foreign is None:
-                raise ConfigError(self._unknown(key))
+                raise ConfigError("HR-1002", self._unknown(key))
             harmless, text = foreign
             if harmless is not None and value.lower() not in harmless:
-                raise ConfigError(f"option {key!r} with the value {value!r} is not supported: {text}")
+                raise ConfigError("HR-1002", f"option {key!r} with the value {value!r} is not supported: {text}")
             warnings.append(f"option {key!r} has no effect: {text}")
         return warnings
 
@@ -622,11 +622,12 @@ def from_assignments(assignments: list[str]) -> Configuration:
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"-D {text}: expected key=value, for example -D parallelism.default=4")
+            raise ConfigError("HR-1003", f"-D {text}: expected key=value, for example -D parallelism.default=4")
         if key.strip() == REST_TOKEN.key:
             raise ConfigError(
+                "HR-1004",
                 f"-D {REST_TOKEN.key}: every user of the machine sees the arguments of a command; set {REST_TOKEN_FILE.key}, or "
-                "HEADRACE_REST_TOKEN in the environment"
+                "HEADRACE_REST_TOKEN in the environment",
             )
         configuration.set(key.strip(), value.strip(), Origin.COMMAND_LINE)
     return configuration
@@ -641,15 +642,15 @@ def from_file(path: str | Path) -> Configuration:
         # BaseLoader keeps every value a text: `off` stays "off", `0123` stays "0123". The options know their kinds.
         tree = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+        raise ConfigError("HR-1005", f"cannot read {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+        raise ConfigError("HR-1005", f"{path} is not valid YAML: {error}") from error
     configuration = Configuration()
     try:
         for key, value in _flatten(tree or {}):
             configuration.set(key, value, Origin.FILE)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError("HR-1005", f"{path}: {error.text}") from error
     return configuration
 
 
@@ -661,7 +662,9 @@ def _flatten(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
         yield prefix, tree
     else:
         where = f"option {prefix!r}" if prefix else "the file"
-        raise ConfigError(f"{where} holds a list or bare value; expected lines like 'parallelism.default: 4'")
+        raise ConfigError(
+            "HR-1005", f"{where} holds a list or bare value; expected lines like 'parallelism.default: 4'"
+        )
 
 
 _process_defaults = Configuration()

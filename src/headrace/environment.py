@@ -13,6 +13,7 @@ from typing import Any, Self
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace import config
+from headrace.api.call_site import call_site
 from headrace.api.checkpoint_config import CheckpointConfig, CheckpointingMode
 from headrace.api.dialect import NATIVE, Dialect
 from headrace.api.execution_config import ExecutionConfig
@@ -25,7 +26,6 @@ from headrace.api.stream import (
     DataStreamSink,
     KeyedStream,
     Records,
-    call_site,
     check_buffer_timeout,
     check_parallelism,
     check_strategy,
@@ -271,7 +271,9 @@ class StreamExecutionEnvironment:
             strategy = check_strategy(strategy, source.type, "from_source()")
         type = self.dialect.source_type(source.type)
         if type_info is not None and self.dialect.source_type(as_type(type_info)) != type:
-            raise InvalidArgument(f"from_source(): the source has the type {source.type}, not {as_type(type_info)}")
+            raise InvalidArgument(
+                "HR-1227", f"from_source(): the source has the type {source.type}, not {as_type(type_info)}"
+            )
         spec = SourceSpec(function=source, rate=rate, watermarks=strategy)
         node = self._pipeline.add(source_name, spec, [], type, call_site())
         node.single = source.single
@@ -283,7 +285,9 @@ class StreamExecutionEnvironment:
             return self.from_source(source_func, source_name=source_name, type_info=type_info)
         for method in ("run", "cancel"):
             if not callable(getattr(source_func, method, None)):
-                raise InvalidArgument(f"add_source() needs an object with run(ctx) and cancel(), got {source_func!r}")
+                raise InvalidArgument(
+                    "HR-1204", f"add_source() needs an object with run(ctx) and cancel(), got {source_func!r}"
+                )
         node = self._pipeline.add(source_name, SourceSpec(function=source_func), [], as_type(type_info), call_site())
         node.parallelism = 1
         return DataStream(self._pipeline, self, [NodeInput(node.id, None, None, 0)], node.type, node)

@@ -177,7 +177,7 @@ class JobClient:
         """Return the newest checkpoints, which a notebook shows as a table."""
         stats = self._takes_checkpoints().stats
         if stats is None:
-            raise IllegalState("the job has no checkpoints yet: it is still being started")
+            raise IllegalState("HR-3009", "the job has no checkpoints yet: it is still being started")
         return CheckpointTable(stats.snapshot(newest))
 
     # --- snapshots --------------------------------------------------------------------------------------------------
@@ -226,5 +226,7 @@ class JobClient:
 
     def _takes_checkpoints(self) -> Any:
         if not hasattr(self._job, "trigger_checkpoint"):
-            raise IllegalState("the job takes no checkpoints and cannot be rescaled: it runs in the local runtime")
+            raise IllegalState(
+                "HR-3009", "the job takes no checkpoints and cannot be rescaled: it runs in the local runtime"
+            )
         return self._job

@@ -173,7 +173,7 @@ class LocalRun:
                 self.time = until
                 return
             if not self.finished:
-                raise IllegalState("the local run is stuck: no subtask has work, and none waits for a time")
+                raise IllegalState("HR-6008", "the local run is stuck: no subtask has work, and none waits for a time")
             return
         self.time = max(self.time, min(deadlines if until is None else [until, *deadlines]))
         for number, level in enumerate(self._tasks):
@@ -231,8 +231,9 @@ def _restore_plan(plan: JobPlan, taken: _LocalSnapshot) -> dict[VertexId, Vertex
     for operator_id, states in taken.operators.items():
         if operator_id not in known and any(states):
             raise IllegalState(
+                "HR-2103",
                 f"the snapshot has state of operator {operator_id}, which the program does not have: give operators a uid, "
-                "so that they are found again after the program changed"
+                "so that they are found again after the program changed",
             )
     restored: dict[VertexId, VertexRestore] = {}
     for vertex in plan.graph.vertices:
@@ -243,8 +244,9 @@ def _restore_plan(plan: JobPlan, taken: _LocalSnapshot) -> dict[VertexId, Vertex
                 unclaimed = unclaimed_state(left, taken_state(operator.spec))
                 if unclaimed is not None:
                     raise StateMigrationError(
+                        "HR-2104",
                         f"the snapshot has {describe_state(unclaimed)} for '{operator.name}' ({operator.call_site}), which cannot "
-                        "take it: give the uid back to the operator that had it, and this one another uid"
+                        "take it: give the uid back to the operator that had it, and this one another uid",
                     )
             restored[vertex.id] = VertexRestore(
                 taken.checkpoint_id, vertex.parallelism, vertex.max_parallelism, own, claim=False

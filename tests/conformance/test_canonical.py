@@ -308,7 +308,7 @@ def test_a_value_that_arrow_cannot_hold_is_refused(tmp_path, monkeypatch):  # SP
     with pytest.raises(IllegalState) as caught:
         taken(backend)
     assert str(caught.value) == (
-        "operator 'op', state 'name', key 7: a value of 1024 bytes is too large for a canonical savepoint, where it can "
+        "[HR-2202] operator 'op', state 'name', key 7: a value of 1024 bytes is too large for a canonical savepoint, where it can "
         "have 1000: take a savepoint with --format NATIVE, or divide the value, for example into a map state"
     )
     backend.dispose()

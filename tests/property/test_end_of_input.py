@@ -222,7 +222,7 @@ def test_an_illegal_move_raises_with_the_moves_before_it():
     with pytest.raises(IllegalState) as raised:
         end.skip_data()
     assert str(raised.value) == (
-        "the end of a subtask's input cannot move committed -> committed (restored as finished): this is an error in Headrace; "
+        "[HR-9001] the end of a subtask's input cannot move committed -> committed (restored as finished): this is an error in Headrace; "
         "before that: running -> stopping (savepoint 7 was taken), stopping -> running (savepoint 7 was aborted), "
         "running -> finishing (the last record was processed), finishing -> committed (restored as finished)"
     )

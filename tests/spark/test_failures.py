@@ -71,7 +71,7 @@ def test_an_exception_leads_with_the_users_line(make_env, workers):
     error = failure_of(env, "bad one")
     where = line_of(bad_map, "1 // (x - 3)")
     assert str(error).startswith(
-        f"job 'bad one' failed: {where}: ZeroDivisionError: integer division or modulo by zero"
+        f"[HR-6001] job 'bad one' failed: [HR-5001] {where}: ZeroDivisionError: integer division or modulo by zero"
     )
     assert "operator 'divide', record 3, defined at " in str(error)
     assert "org.apache.spark" not in str(error)
@@ -369,7 +369,7 @@ def test_a_job_is_given_up_after_its_restarts(make_env, workers):
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(1, 10))
     env.from_collection([1]).map(FailsAtFirst(5)).print()
     error = failure_of(env, "hopeless")
-    assert str(error).startswith("job 'hopeless' failed after 1 restarts: ")
+    assert str(error).startswith("[HR-6001] job 'hopeless' failed after 1 restarts: ")
     assert "RuntimeError: attempt 1" in str(error)
 
 

@@ -77,7 +77,9 @@ def test_too_few_slots(make_env):
     with pytest.raises(NotEnoughSlots) as caught:
         env.execute("wide")
     text = str(caught.value)
-    assert text.startswith("the job needs 80 task slots, but Spark has 64 on local[64]: use master local[80] or more")
+    assert text.startswith(
+        "[HR-1105] the job needs 80 task slots, but Spark has 64 on local[64]: use master local[80] or more"
+    )
     assert "level 1 (40 slots)" in text  # and why it needs them
 
 
@@ -132,7 +134,7 @@ def test_a_closure_that_cannot_be_pickled(make_env):
     with pytest.raises(GraphError) as caught:
         env.execute()
     text = str(caught.value)
-    assert text.startswith(f"the function of operator 'locked', defined at {__file__}:")
+    assert text.startswith(f"[HR-1221] the function of operator 'locked', defined at {__file__}:")
     assert "cannot be sent to the workers" in text
     assert "make that in open() instead" in text
 

@@ -195,7 +195,7 @@ def test_the_buffer_timeout_may_be_minus_one_and_zero():
 )
 def test_a_bad_value_names_key_value_form_and_example(key, value, message):
     text = text_of(lambda: Configuration().set(key, value))
-    assert message is None or text == message
+    assert message is None or text == f"[HR-1001] {message}"
 
 
 @given(st.sampled_from(sorted(config.OPTIONS)), st.integers(min_value=10, max_value=10**15))
@@ -232,7 +232,7 @@ def test_a_configuration_holds_any_key():
 
 def test_an_unknown_key_suggests_the_closest():
     assert refused({"paralelism.default": 2}) == (
-        "unknown option 'paralelism.default' (from code); did you mean 'parallelism.default'? "
+        "[HR-1002] unknown option 'paralelism.default' (from code); did you mean 'parallelism.default'? "
         "`headrace options` lists all options; keys of your own start with 'user.', keys for Spark with 'spark.'"
     )
 
@@ -248,7 +248,9 @@ def test_an_unknown_key_like_none_suggests_nothing():
 def test_the_place_of_an_unknown_key_is_named(tmp_path):
     file = tmp_path / "headrace.yaml"
     file.write_text("parallelism.defalt: 4")
-    assert text_of(config.from_file(file).check).startswith("unknown option 'parallelism.defalt' (from headrace.yaml);")
+    assert text_of(config.from_file(file).check).startswith(
+        "[HR-1002] unknown option 'parallelism.defalt' (from headrace.yaml);"
+    )
     assert "(from -D)" in text_of(config.from_assignments(["a.b=1"]).check)
 
 
@@ -280,7 +282,7 @@ def test_a_key_of_flink_without_effect_is_accepted_with_a_warning_that_names_it(
 )
 def test_a_key_of_flink_that_would_change_the_job_is_refused_with_what_to_use(key, value, instead):
     text = refused({key: value})
-    assert text.startswith(f"option {key!r} with the value ")
+    assert text.startswith(f"[HR-1002] option {key!r} with the value ")
     assert instead in text
 
 
@@ -457,12 +459,12 @@ def test_an_empty_file_sets_nothing(tmp_path):
 def test_a_bad_file_is_named(tmp_path, content, message):
     file = tmp_path / "headrace.yaml"
     file.write_text(content)
-    assert text_of(lambda: config.from_file(file)).startswith(message.format(file))
+    assert text_of(lambda: config.from_file(file)).startswith(f"[HR-1005] {message.format(file)}")
 
 
 def test_a_missing_file_is_named(tmp_path):
     file = tmp_path / "none.yaml"
-    assert text_of(lambda: config.from_file(file)) == f"cannot read {file}: No such file or directory"
+    assert text_of(lambda: config.from_file(file)) == f"[HR-1005] cannot read {file}: No such file or directory"
 
 
 def test_assignments_may_hold_equals_signs():
@@ -473,7 +475,7 @@ def test_assignments_may_hold_equals_signs():
 @pytest.mark.parametrize("text", ["parallelism.default", "=4"])
 def test_a_bad_assignment_shows_the_form(text):
     assert text_of(lambda: config.from_assignments([text])) == (
-        f"-D {text}: expected key=value, for example -D parallelism.default=4"
+        f"[HR-1003] -D {text}: expected key=value, for example -D parallelism.default=4"
     )
 
 

@@ -214,22 +214,22 @@ CASES = [
     (
         lambda: numbers().uid("ab\udcff"),
         InvalidArgument,
-        r"^uid 'ab\\udcff' cannot be stored: its character 3 is a lone surrogate, .* wrong encoding; use other characters$",
+        r"^\[HR-1226\] uid 'ab\\udcff' cannot be stored: its character 3 is a lone surrogate, .* wrong encoding; use other characters$",
     ),
     (
         lambda: numbers().name("\udcff"),
         InvalidArgument,
-        r"^the name '\\udcff' cannot be stored: its character 1 is a lone surrogate",
+        r"^\[HR-1226\] the name '\\udcff' cannot be stored: its character 1 is a lone surrogate",
     ),
     (
         lambda: ValueStateDescriptor("\udcff", "bigint"),
         InvalidArgument,
-        r"^the state name '\\udcff' cannot be stored: its character 1 is a lone surrogate",
+        r"^\[HR-1226\] the state name '\\udcff' cannot be stored: its character 1 is a lone surrogate",
     ),
     (
         lambda: ValueStateDescriptor("a\0b", "bigint"),
         InvalidArgument,
-        r"^the state name 'a\\x00b' cannot be stored: its character 2 is NUL; use other characters$",
+        r"^\[HR-1226\] the state name 'a\\x00b' cannot be stored: its character 2 is NUL; use other characters$",
     ),
     (
         lambda: plan(env(4).from_sequence(1, 2).name("numbers").set_max_parallelism(2)),
@@ -284,9 +284,9 @@ CASES = [
     (
         lambda: numbers().rebalance().get_side_output(OutputTag("late")),
         GraphError,
-        r"get_side_output\(\) must directly follow an operator; this stream is a union or a partitioning of others",
+        rf"get_side_output\(\) at {HERE} must directly follow an operator; this stream is a union or a partitioning of others",
     ),
-    (lambda: numbers().key_by(str).name("x"), GraphError, r"name\(\) must directly follow an operator"),
+    (lambda: numbers().key_by(str).name("x"), GraphError, rf"name\(\) at {HERE} must directly follow an operator"),
     (lambda: OutputTag(""), InvalidArgument, r"an OutputTag needs a name that is not empty"),
     (
         lambda: env().execute(),
@@ -467,7 +467,7 @@ def test_a_session_that_lacks_settings_is_told_all_of_them():
     with pytest.raises(ConfigError) as caught:
         get_session(Classic("4.3.0", {"spark.speculation": "true"}), Configuration())
     lines = str(caught.value).splitlines()
-    assert lines[0] == "the SparkSession lacks settings that must be there when the application starts:"
+    assert lines[0] == "[HR-1103] the SparkSession lacks settings that must be there when the application starts:"
     assert "  spark.python.udf.pipelined.enabled = true   (now unset)" in lines
     assert "  spark.speculation = false   (now true)" in lines
     assert "  spark.task.maxFailures = 1   (now unset)" in lines

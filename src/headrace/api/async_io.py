@@ -131,7 +131,7 @@ class FixedDelayRetryStrategy(AsyncRetryStrategy[Any]):
 
     >>> FixedDelayRetryStrategy(3, 0)
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: FixedDelayRetryStrategy: backoff_time_millis must be positive, got 0
+    headrace.errors.InvalidArgument: [HR-1201] FixedDelayRetryStrategy: backoff_time_millis must be positive, got 0
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy[Any]):
 def _positive(what: str, **given: float) -> None:
     for name, value in given.items():
         if value <= 0:
-            raise InvalidArgument(f"{what}: {name} must be positive, got {value}")
+            raise InvalidArgument("HR-1201", f"{what}: {name} must be positive, got {value}")
 
 
 class OneResult(AsyncFunction[Any, Any]):
@@ -213,15 +213,16 @@ def as_async_function(given: Any, call: str) -> AsyncFunction[Any, Any]:
 
     >>> as_async_function(print, "map_async()")
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: map_async() needs an `async def` function or an AsyncFunction, got <built-in function print>
+    headrace.errors.InvalidArgument: [HR-1202] map_async() needs an `async def` function or an AsyncFunction, got <built-in function print>
     """
     invoke = getattr(given, "async_invoke", None)
     if invoke is not None:
         if not iscoroutinefunction(invoke):
             raise InvalidArgument(
-                f"{call}: 'async_invoke' of {type(given).__name__} must be declared as 'async def', and return a list"
+                "HR-1202",
+                f"{call}: 'async_invoke' of {type(given).__name__} must be declared as 'async def', and return a list",
             )
         return given  # type: ignore[no-any-return]
     if not iscoroutinefunction(given):
-        raise InvalidArgument(f"{call} needs an `async def` function or an AsyncFunction, got {given!r}")
+        raise InvalidArgument("HR-1202", f"{call} needs an `async def` function or an AsyncFunction, got {given!r}")
     return OneResult(given)

@@ -99,11 +99,12 @@ def _check_readable(kind: type, value: Any) -> None:
     try:
         same = _decode(msgspec.json, msgspec.json.encode(value), kind) == value
     except (msgspec.MsgspecError, TypeError) as error:
-        raise InvalidArgument(f"{value!r} cannot be stored under '{kind._durable_tag}': {error}") from error  # type: ignore[attr-defined]  # noqa: SLF001
+        raise InvalidArgument("HR-2004", f"{value!r} cannot be stored under '{kind._durable_tag}': {error}") from error  # type: ignore[attr-defined]  # noqa: SLF001
     if not same:
         raise InvalidArgument(
+            "HR-2004",
             f"{value!r} would not be read back as it is from '{kind._durable_tag}': "  # type: ignore[attr-defined]  # noqa: SLF001
-            "give its fields types without Any, or leave out @durable, so that it is pickled"
+            "give its fields types without Any, or leave out @durable, so that it is pickled",
         )
 
 
@@ -114,8 +115,9 @@ def _class_of(tag: str) -> type:
         found = next((kind for kind in list(brought) if vars(kind).get("_durable_tag") == tag), None)
         if found is None:
             raise StateMigrationError(
+                "HR-2102",
                 f"a stored value has the tag '{tag}', which is unknown here: a newer version of headrace wrote it, or a "
-                "connector that this program does not use; upgrade, use the same source or sink, or drop the operator's state"
+                "connector that this program does not use; upgrade, use the same source or sink, or drop the operator's state",
             )
         _CLASSES[tag] = found
     return _CLASSES[tag]

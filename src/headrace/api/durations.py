@@ -65,4 +65,6 @@ def milliseconds_of(length: Time | timedelta | int) -> int:
         return length // timedelta(milliseconds=1)
     if isinstance(length, int) and not isinstance(length, bool):
         return length
-    raise InvalidArgument(f"{length!r} is not a duration: give Time.hours(1), a timedelta, or milliseconds as int")
+    raise InvalidArgument(
+        "HR-1401", f"{length!r} is not a duration: give Time.hours(1), a timedelta, or milliseconds as int"
+    )

@@ -393,7 +393,9 @@ class FunctionSnapshotContext:
     def get_raw_keyed_state_output(self) -> RawKeyedStateOutput:
         """Where a function on a keyed stream writes raw keyed state (see `headrace.api.raw_state`)."""
         if self.raw_keyed is None:
-            raise InvalidArgument("raw keyed state can only be used on a keyed stream: call key_by(...) before")
+            raise InvalidArgument(
+                "HR-2001", "raw keyed state can only be used on a keyed stream: call key_by(...) before"
+            )
         return self.raw_keyed
 
     def get_raw_operator_state_output(self) -> RawOperatorStateOutput:
@@ -479,7 +481,8 @@ def callable_of(function: Any, method: str, what: str) -> Callable[..., Any]:
         return function  # type: ignore[no-any-return]
     hint = f" (did you forget to make an instance: {function.__name__}()?)" if forgotten else ""
     raise InvalidArgument(
-        f"{what} needs a callable or an object with {method}(...), got {type(function).__name__} {function!r}{hint}"
+        "HR-1204",
+        f"{what} needs a callable or an object with {method}(...), got {type(function).__name__} {function!r}{hint}",
     )
 
 
@@ -492,11 +495,12 @@ class NoState:
     def state(self, descriptor: Any) -> Any:
         kind = type(descriptor).__name__.removesuffix("Descriptor")
         raise InvalidArgument(
+            "HR-2001",
             f"keyed state '{getattr(descriptor, 'name', descriptor)}' ({kind}) can only be used on a keyed stream: "
-            f"call key_by(...) before '{self._operator}'"
+            f"call key_by(...) before '{self._operator}'",
         )
 
     def raw_streams(self) -> Mapping[int, bytes]:
         raise InvalidArgument(
-            f"raw keyed state can only be used on a keyed stream: call key_by(...) before '{self._operator}'"
+            "HR-2001", f"raw keyed state can only be used on a keyed stream: call key_by(...) before '{self._operator}'"
         )

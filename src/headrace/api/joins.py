@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from headrace.api.call_site import call_site
 from headrace.api.durations import milliseconds_of
 from headrace.api.functions import Function, callable_of
 from headrace.api.windows import Duration, Evictor, Trigger, WindowAssigner, WindowFunction
@@ -129,7 +130,10 @@ class _TwoStreams(Generic[S]):
 
     def _apply(self, function: Any, compute: Callable[[list[Any], list[Any]], Iterable[Any]], output_type: object) -> S:
         if None in self._keys or self._windows is None:
-            raise GraphError("a join needs where(key), equal_to(key) and window(assigner) before apply(function)")
+            raise GraphError(
+                "HR-1212",
+                f"a join needs where(key), equal_to(key) and window(assigner) before apply(function), called at {call_site()}",
+            )
         calls = ("where()", "equal_to()")
         select = [self._selector(*one) for one in zip(self._streams, self._keys, calls, strict=True)]
         first, second = (stream.map(_Tag(side)) for side, stream in enumerate(self._streams))
@@ -191,7 +195,9 @@ class IntervalJoin(Generic[S]):
         """Join where right's timestamp is from left's + lower to left's + upper, both included."""
         lower, upper = milliseconds_of(lower_bound), milliseconds_of(upper_bound)
         if lower > upper:
-            raise InvalidArgument(f"the lower bound ({lower} ms) is greater than the upper bound ({upper} ms)")
+            raise InvalidArgument(
+                "HR-1402", f"the lower bound ({lower} ms) is greater than the upper bound ({upper} ms)"
+            )
         self._bounds = lower, upper
         return self
 
@@ -225,5 +231,8 @@ class IntervalJoin(Generic[S]):
 
     def _checked(self) -> tuple[int, int]:
         if self._bounds is None:
-            raise GraphError("an interval join needs between(lower, upper)")
+            raise GraphError(
+                "HR-1212",
+                f"an interval join needs between(lower, upper) before process(function), called at {call_site()}",
+            )
         return self._bounds

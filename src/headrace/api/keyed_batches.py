@@ -85,7 +85,7 @@ class KeyedBatch:
     def _values(self, values: str | Array) -> Array:
         found = self.column(values) if isinstance(values, str) else np.asarray(values)
         if len(found) != len(self):
-            raise InvalidArgument(f"expected a value for each of the {len(self)} records, got {len(found)}")
+            raise InvalidArgument("HR-2009", f"expected a value for each of the {len(self)} records, got {len(found)}")
         return found
 
     def _combined(self, combine: np.ufunc, values: Array, result: Array) -> Array:

@@ -40,16 +40,17 @@ class RawKeyedStateOutput:
         """Later calls of `write` append to the stream of this key group."""
         if key_group not in self.key_groups:
             raise InvalidArgument(
+                "HR-1306",
                 f"key group {key_group} belongs to another subtask; this one has key groups {self.key_groups.start} to "
-                f"{self.key_groups.end}: use key_group_of(key)"
+                f"{self.key_groups.end}: use key_group_of(key)",
             )
         if key_group in self.streams:
-            raise IllegalState(f"key group {key_group} was started before: write its bytes together")
+            raise IllegalState("HR-2012", f"key group {key_group} was started before: write its bytes together")
         self._current = self.streams[key_group] = bytearray()
 
     def write(self, data: bytes) -> None:
         if self._current is None:
-            raise IllegalState("call start_new_key_group() before write()")
+            raise IllegalState("HR-2012", "call start_new_key_group() before write()")
         self._current += data
 
 
@@ -65,5 +66,5 @@ class RawOperatorStateOutput:
 
     def write(self, data: bytes) -> None:
         if not self.streams:
-            raise IllegalState("call start_new_stream() before write()")
+            raise IllegalState("HR-2012", "call start_new_stream() before write()")
         self.streams[-1] += data

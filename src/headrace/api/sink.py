@@ -196,7 +196,9 @@ def check_sink(sink: Any) -> None:
 
     >>> check_sink(print)
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: sink_to() needs a headrace Sink, got <built-in function print>; a SinkFunction goes to add_sink()
+    headrace.errors.InvalidArgument: [HR-1202] sink_to() needs a headrace Sink, got <built-in function print>; a SinkFunction goes to add_sink()
     """
     if not isinstance(sink, Sink):
-        raise InvalidArgument(f"sink_to() needs a headrace Sink, got {sink!r}; a SinkFunction goes to add_sink()")
+        raise InvalidArgument(
+            "HR-1202", f"sink_to() needs a headrace Sink, got {sink!r}; a SinkFunction goes to add_sink()"
+        )

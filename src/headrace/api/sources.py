@@ -227,7 +227,7 @@ class DynamicSource(Source[S]):
 
 def check_rate(rate: float | None) -> None:
     if rate is not None and not rate > 0:
-        raise InvalidArgument(f"rate must be positive records per second, got {rate}")
+        raise InvalidArgument("HR-1201", f"rate must be positive records per second, got {rate}")
 
 
 def split_count(parallelism: int) -> int:
@@ -359,10 +359,12 @@ class DataGenSource(Source[Stride]):
         vectorised: bool,
     ) -> None:
         if count is not None and count < 0:
-            raise InvalidArgument(f"count must not be negative, got {count}")
+            raise InvalidArgument("HR-1201", f"count must not be negative, got {count}")
         check_rate(rate)
         if vectorised and not type.is_typed:
-            raise InvalidArgument("a vectorised generator needs a type, for example type_info='word string, n bigint'")
+            raise InvalidArgument(
+                "HR-1203", "a vectorised generator needs a type, for example type_info='word string, n bigint'"
+            )
         self.generate, self.count, self.rate, self.type, self.vectorised = generate, count, rate, type, vectorised
         self.bounded = count is not None
 

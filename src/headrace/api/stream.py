@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, NoReturn, Protocol, Self
 
 import pyarrow as pa
 
 from headrace.api.async_io import AsyncRetryStrategy, NoRetryStrategy, as_async_function
+from headrace.api.call_site import call_site
 from headrace.api.dialect import Dialect
 from headrace.api.durations import Time, milliseconds_of
 from headrace.api.execution_config import ExecutionConfig
@@ -56,8 +54,6 @@ from headrace.records.types import PICKLED, TypeInformation, as_type, check_stor
 
 __all__ = ["BroadcastStream", "ConnectedStreams", "DataStream", "DataStreamSink", "KeyedStream"]
 
-_PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
-
 
 class Executor(Protocol):
     """The environment of a program, which runs it."""
@@ -85,25 +81,15 @@ class Records(Iterator[Any], AbstractContextManager[Any], Protocol):
     def close(self) -> None: ...
 
 
-def call_site() -> str:
-    """file:line of the user's call that led here."""
-    frame = sys._getframe(1)  # the cheapest way to the caller's line
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 def check_parallelism(value: int, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidArgument(f"{what} must be an integer of at least 1, got {value!r}")
+        raise InvalidArgument("HR-1201", f"{what} must be an integer of at least 1, got {value!r}")
     return value
 
 
 def check_buffer_timeout(timeout_ms: int) -> int:
     if timeout_ms < -1:
-        raise InvalidArgument(f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
+        raise InvalidArgument("HR-1201", f"buffer timeout must be -1, 0 or positive milliseconds, got {timeout_ms}")
     return timeout_ms
 
 
@@ -116,7 +102,8 @@ class _OperatorSettings:
     def _own(self, call: str) -> Node:
         if self._node is None:
             raise GraphError(
-                f"{call} must directly follow an operator; this stream is a union or a partitioning of others"
+                "HR-1205",
+                f"{call} at {call_site()} must directly follow an operator; this stream is a union or a partitioning of others",
             )
         return self._node
 
@@ -128,7 +115,7 @@ class _OperatorSettings:
     def uid(self, uid: str) -> Self:
         """Give the operator an id that stays the same when the program changes, so its state is found again."""
         if not uid:
-            raise InvalidArgument("a uid must not be empty")
+            raise InvalidArgument("HR-1220", "a uid must not be empty")
         self._own("uid()").uid = check_storable(uid, "uid")
         return self
 
@@ -150,7 +137,9 @@ class _OperatorSettings:
     def set_uid_hash(self, uid_hash: str) -> Self:
         """Give the operator this id (32 hex digits), for example one that a log of another version of the program shows."""
         if not re.fullmatch("[0-9A-Fa-f]{32}", uid_hash):
-            raise InvalidArgument(f"set_uid_hash() needs the id of an operator, 32 hex digits, got {uid_hash!r}")
+            raise InvalidArgument(
+                "HR-1220", f"set_uid_hash() needs the id of an operator, 32 hex digits, got {uid_hash!r}"
+            )
         self._own("set_uid_hash()").uid_hash = uid_hash.lower()
         return self
 
@@ -223,8 +212,9 @@ class DataStream(_OperatorSettings):
     def cache(self) -> NoReturn:
         """Refused: a stream is not kept for a second job."""
         raise GraphError(
+            "HR-8002",
             f"cache() at {call_site()}: streams are not cached; write the stream with sink_to(FileSink(...)) and read the files "
-            "in the second job, or build both results in one program"
+            "in the second job, or build both results in one program",
         )
 
     def force_non_parallel(self) -> Self:
@@ -262,8 +252,9 @@ class DataStream(_OperatorSettings):
     def _check_typed(self, what: str) -> None:
         if not self._type.is_typed:
             raise GraphError(
+                "HR-1203",
                 f"{what} at {call_site()} needs a typed stream: give the operator before it an output_type, "
-                "for example output_type='word string, n bigint'"
+                "for example output_type='word string, n bigint'",
             )
 
     def map_async(
@@ -291,24 +282,26 @@ class DataStream(_OperatorSettings):
         limit = None if timeout is None else milliseconds_of(timeout)
         limit = limit if limit is None or limit > 0 else None
         if capacity < 1:
-            raise InvalidArgument(f"{where}: capacity must be at least 1, got {capacity}")
+            raise InvalidArgument("HR-1201", f"{where}: capacity must be at least 1, got {capacity}")
         if retry is not None and not isinstance(retry, AsyncRetryStrategy):
-            raise InvalidArgument(f"{where}: retry must be an AsyncRetryStrategy, got {retry!r}")
+            raise InvalidArgument("HR-1202", f"{where}: retry must be an AsyncRetryStrategy, got {retry!r}")
         retry = retry or NoRetryStrategy()
         if limit is None and not isinstance(retry, NoRetryStrategy):
-            raise InvalidArgument(f"{where}: calls that are made again need a timeout, got {timeout!r}")
+            raise InvalidArgument("HR-1223", f"{where}: calls that are made again need a timeout, got {timeout!r}")
         if retry.get_retry_predicate() is None:
-            raise InvalidArgument(f"{where}: get_retry_predicate() of {type(retry).__name__} gave None")
+            raise InvalidArgument("HR-1223", f"{where}: get_retry_predicate() of {type(retry).__name__} gave None")
         spec = AsyncSpec(function=function, timeout=limit, capacity=capacity, ordered=ordered, retry=retry)
         return self._then("Async Map", spec, output_type)
 
     def project(self, *field_indexes: int) -> DataStream:
         """Some fields of a stream of tuples, in this order."""
         if self._type.kind != "tuple":
-            raise GraphError(f"project() at {call_site()} needs a stream of tuples, not {self._type}; use map()")
+            raise GraphError(
+                "HR-1224", f"project() at {call_site()} needs a stream of tuples, not {self._type}; use map()"
+            )
         positions = [self._position(index, "project()") for index in field_indexes]
         if not positions:
-            raise InvalidArgument(f"project() at {call_site()} needs the position of at least one field")
+            raise InvalidArgument("HR-1224", f"project() at {call_site()} needs the position of at least one field")
         types = self._type.get_field_types()
         schema = pa.schema([field_of(types[p], f"f{i}") for i, p in enumerate(positions)])
         take = itemgetter(*positions) if len(positions) > 1 else lambda record: (record[positions[0]],)
@@ -324,8 +317,9 @@ class DataStream(_OperatorSettings):
         strategy = check_strategy(watermark_strategy, self._type, "assign_timestamps_and_watermarks()")
         if watermark_strategy.alignment is not None:
             raise InvalidArgument(
+                "HR-1222",
                 f"assign_timestamps_and_watermarks() at {call_site()}: only sources can pause, so give a strategy with an "
-                "alignment to from_source(...)"
+                "alignment to from_source(...)",
             )
         return self._then("Timestamps/Watermarks", TimestampsSpec(watermarks=strategy), self._type)
 
@@ -377,7 +371,8 @@ class DataStream(_OperatorSettings):
             _check_one_program(self, stream, "union()")
             if stream.get_type() != self._type:
                 raise GraphError(
-                    f"union() at {call_site()} of streams with different types: {self._type} and {stream.get_type()}"
+                    "HR-1207",
+                    f"union() at {call_site()} of streams with different types: {self._type} and {stream.get_type()}",
                 )
         inlets = [inlet for stream in (self, *streams) for inlet in stream._inlets]
         return DataStream(self._pipeline, self._executor, inlets, self._type)
@@ -403,8 +398,9 @@ class DataStream(_OperatorSettings):
         of_source = getattr(node.operator.function, "side_outputs", ())
         if node.operator.kind == "source" and output_tag not in of_source:
             raise GraphError(
+                "HR-1209",
                 f"get_side_output({output_tag.name!r}): {node.where} has no such side output; a source has one if it was given "
-                "the tag, for corrupt records"
+                "the tag, for corrupt records",
             )
         return DataStream(self._pipeline, self._executor, [NodeInput(node.id, output_tag, None, 0)], output_tag.type)
 
@@ -503,8 +499,9 @@ class KeyedStream(DataStream):
 
     def _partitioned(self, partitioning: Partitioning) -> DataStream:
         raise GraphError(
+            "HR-1210",
             f"{partitioning.kind}() at {call_site()}: the records of a keyed stream go where their keys belong; call it on the "
-            "stream before key_by(...)"
+            "stream before key_by(...)",
         )
 
     def process(self, func: Any, output_type: object = None) -> DataStream:
@@ -542,7 +539,8 @@ class KeyedStream(DataStream):
         """
         if size < 1 or slide < 0:
             raise InvalidArgument(
-                f"count_window() needs a positive size, and a slide that is not negative, got {size}, {slide}"
+                "HR-1402",
+                f"count_window() needs a positive size, and a slide that is not negative, got {size}, {slide}",
             )
         return self.window(CountSlidingWindowAssigner(size, slide) if slide else CountTumblingWindowAssigner(size))
 
@@ -580,7 +578,8 @@ class KeyedStream(DataStream):
     ) -> DataStream:
         if emit not in ("record", "batch"):
             raise InvalidArgument(
-                f"emit must be 'record' (one result for each record) or 'batch' (one for each key and batch), got {emit!r}"
+                "HR-1225",
+                f"emit must be 'record' (one result for each record) or 'batch' (one for each key and batch), got {emit!r}",
             )
         index = None if position is None else _field_index(self._type, position, f"{how}()")
         operator = AggregateSpec(how=how, position=index, each_record=emit == "record", keys=self._keys)
@@ -654,7 +653,9 @@ class ConnectedStreams:
     ) -> DataStream:
         missing = [m for m in methods if not callable(getattr(func, m, None))]
         if missing:
-            raise InvalidArgument(f"{name} needs an object with {methods[0]}(...) and {methods[1]}(...), got {func!r}")
+            raise InvalidArgument(
+                "HR-1204", f"{name} needs an object with {methods[0]}(...) and {methods[1]}(...), got {func!r}"
+            )
         return self._of_both()._then(name, spec(function=func, keys=self._keys()), output_type)
 
     def _of_both(self) -> DataStream:
@@ -674,7 +675,7 @@ def _no_key(_: Any) -> int:
 def _check_one_program(first: DataStream, second: DataStream, call: str) -> None:
     if first._pipeline is not second._pipeline:
         raise GraphError(
-            f"{call} at {call_site()} of streams of two environments: build one program with one environment"
+            "HR-1208", f"{call} at {call_site()} of streams of two environments: build one program with one environment"
         )
 
 
@@ -684,8 +685,9 @@ def _check_keys_meet(first: DataStream, first_key: KeySpec, second: DataStream, 
     if small.keys() != other.keys():
         name = next(iter((small or other).values()))
         raise GraphError(
+            "HR-1211",
             f"connect() at {call_site()}: one key is the int column {name!r}, the other is not: negative keys would not "
-            "meet; make it a bigint column, or use a callable on both sides"
+            "meet; make it a bigint column, or use a callable on both sides",
         )
 
 
@@ -701,7 +703,7 @@ def _small_columns(stream: DataStream, key: KeySpec) -> dict[int, str]:
 def check_strategy(strategy: Any, record_type: TypeInformation, call: str) -> WatermarkStrategy:
     """Refuse what is no strategy, and a column of timestamps that the records do not have."""
     if not isinstance(strategy, WatermarkStrategy):
-        raise InvalidArgument(f"{call} at {call_site()} needs a WatermarkStrategy, got {strategy!r}")
+        raise InvalidArgument("HR-1202", f"{call} at {call_site()} needs a WatermarkStrategy, got {strategy!r}")
     if isinstance(strategy.assigner, str):
         _field_index(record_type, strategy.assigner, call)
     return strategy
@@ -718,7 +720,8 @@ def key_spec(record_type: TypeInformation, selector: Any, key_type: object) -> K
     positions = tuple(_field_index(record_type, name, "key_by()") for name in names)
     if not positions:
         raise InvalidArgument(
-            f"key_by() at {call_site()} needs a field name, a list of them, a callable or a KeySelector, got {selector!r}"
+            "HR-1202",
+            f"key_by() at {call_site()} needs a field name, a list of them, a callable or a KeySelector, got {selector!r}",
         )
     single = isinstance(selector, str | int)
     if not record_type.is_typed:
@@ -735,15 +738,16 @@ def _field_index(record_type: TypeInformation, name: int | str, call: str) -> in
         if isinstance(name, int) and not isinstance(name, bool):
             return name
         raise GraphError(
+            "HR-1206",
             f"{call} at {call_site()}: the stream is untyped, so it has no column {name!r}; use a callable, a position, "
-            "or give the operator before it an output_type"
+            "or give the operator before it an output_type",
         )
     names = record_type.schema.names  # type: ignore[union-attr]
     if isinstance(name, int) and not isinstance(name, bool) and 0 <= name < len(names):
         return name
     if name in names:
         return int(names.index(name))
-    raise GraphError(f"{call} at {call_site()}: unknown column {name!r}; the stream has {', '.join(names)}")
+    raise GraphError("HR-1206", f"{call} at {call_site()}: unknown column {name!r}; the stream has {', '.join(names)}")
 
 
 def _count_type(key: KeySpec) -> TypeInformation:

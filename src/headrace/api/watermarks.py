@@ -106,7 +106,7 @@ class WatermarkStrategy:
         """A record comes at most this much later than one with a greater timestamp."""
         lateness = milliseconds_of(max_out_of_orderness)
         if lateness < 0:
-            raise InvalidArgument(f"the out-of-orderness must not be negative, got {lateness} ms")
+            raise InvalidArgument("HR-1402", f"the out-of-orderness must not be negative, got {lateness} ms")
         return WatermarkStrategy(out_of_orderness=lateness)
 
     @staticmethod
@@ -114,7 +114,7 @@ class WatermarkStrategy:
         """A generator of your own: a class, or a function that makes one."""
         if not callable(generator):
             raise InvalidArgument(
-                f"for_generator() needs a class or a function that makes a generator, got {generator!r}"
+                "HR-1202", f"for_generator() needs a class or a function that makes a generator, got {generator!r}"
             )
         return WatermarkStrategy(generator=generator)
 
@@ -134,7 +134,7 @@ class WatermarkStrategy:
         """A subtask or split without a record for so long holds nothing up any more, until its next record."""
         timeout = milliseconds_of(idle_timeout)
         if timeout <= 0:
-            raise InvalidArgument(f"the idle timeout must be positive, got {timeout} ms")
+            raise InvalidArgument("HR-1402", f"the idle timeout must be positive, got {timeout} ms")
         return replace(self, idle_after=timeout)
 
     def with_watermark_alignment(
@@ -147,6 +147,6 @@ class WatermarkStrategy:
         drift, interval = milliseconds_of(max_allowed_watermark_drift), milliseconds_of(update_interval)
         if drift < 0 or interval <= 0:
             raise InvalidArgument(
-                f"the drift must not be negative and the interval positive, got {drift} and {interval} ms"
+                "HR-1402", f"the drift must not be negative and the interval positive, got {drift} and {interval} ms"
             )
         return replace(self, alignment=WatermarkAlignment(watermark_group, drift, interval))

@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from headrace.api.call_site import call_site
 from headrace.api.durations import milliseconds_of
 from headrace.api.functions import AggregateFunction, callable_of
 from headrace.api.specs import (
@@ -69,7 +70,7 @@ class WindowedStream(Generic[S]):
 
     def __init__(self, stream: WindowInput[S], window_assigner: WindowAssigner) -> None:
         if not isinstance(window_assigner, WindowAssigner):
-            raise InvalidArgument(f"window() needs a WindowAssigner, got {window_assigner!r}")
+            raise InvalidArgument("HR-1202", f"window() needs a WindowAssigner, got {window_assigner!r}")
         self._stream, self._assigner = stream, window_assigner
         self._trigger: Trigger = window_assigner.get_default_trigger(stream.get_execution_environment())
         self._evictor: Evictor | None = None
@@ -88,8 +89,9 @@ class WindowedStream(Generic[S]):
         """Compute windows when the trigger says so, in place of the assigner's own."""
         if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
             raise GraphError(
-                f"{type(trigger).__name__} does not work with windows that merge ({type(self._assigner).__name__}): it must "
-                "define on_merge"
+                "HR-1403",
+                f"trigger() at {call_site()}: {type(trigger).__name__} does not work with windows that merge ({type(self._assigner).__name__}): it must "
+                "define on_merge",
             )
         self._trigger = trigger
         return self
@@ -103,7 +105,7 @@ class WindowedStream(Generic[S]):
         """Keep a window so much longer than its end by event time; a record that comes meanwhile computes it again."""
         lateness = milliseconds_of(time_ms)
         if lateness < 0:
-            raise InvalidArgument(f"the allowed lateness must not be negative, got {lateness} ms")
+            raise InvalidArgument("HR-1402", f"the allowed lateness must not be negative, got {lateness} ms")
         self._lateness = lateness
         return self
 
@@ -149,8 +151,9 @@ class WindowedStream(Generic[S]):
         type = self._stream.get_type()
         if not type.is_typed:
             raise GraphError(
-                "map_batches() needs a typed stream: give the operator before it an output_type, for example "
-                "output_type='word string, n bigint'"
+                "HR-1203",
+                f"map_batches() at {call_site()} needs a typed stream: give the operator before it an output_type, for example "
+                "output_type='word string, n bigint'",
             )
         callable_of(function, "map_batches", "map_batches()")
         return self._then(function, None, output_type or type, WindowComputation.MAP_BATCHES)
@@ -180,7 +183,8 @@ class WindowedStream(Generic[S]):
     def _built_in(self, how: Aggregation, field: int | str | None) -> S:
         if self._assigner.window_type is not TimeWindow:
             raise GraphError(
-                f"{how}() gives the bounds of windows, which {type(self._assigner).__name__} have not: use aggregate()"
+                "HR-1405",
+                f"{how}() at {call_site()} gives the bounds of windows, which {type(self._assigner).__name__} have not: use aggregate()",
             )
         stream, name = self._stream, f"{type(self._assigner).__name__}.{how}"
         position = None if field is None else stream._position(field, f"{how}()")
@@ -242,7 +246,9 @@ class WindowedStream(Generic[S]):
             callable_of(function, "apply", "apply()")
         if contents is not None and self._evictor is not None:
             raise GraphError(
-                "an evictor needs all records of a window: use apply() or process(), not reduce() or aggregate()"
+                "HR-1404",
+                f"the window at {call_site()} has an evictor, which needs all of its records: use apply() or process(), not reduce() or "
+                "aggregate()",
             )
         spec = WindowSpec(
             function=function,

@@ -218,7 +218,9 @@ class Trigger(_Subscripted, ABC):
 
     def on_merge(self, window: Any, ctx: Any) -> None:
         """Windows were merged into this one."""
-        raise InvalidArgument(f"{type(self).__name__} does not work with windows that merge: it must define on_merge")
+        raise InvalidArgument(
+            "HR-1403", f"{type(self).__name__} does not work with windows that merge: it must define on_merge"
+        )
 
     def clear(self, window: Any, ctx: Any) -> None:
         """The window is over: delete timers and state of the trigger."""
@@ -287,7 +289,7 @@ class CountTrigger(Trigger):
 
     def __init__(self, window_size: int) -> None:
         if window_size < 1:
-            raise InvalidArgument(f"a count must be at least 1, got {window_size}")
+            raise InvalidArgument("HR-1402", f"a count must be at least 1, got {window_size}")
         self._window_size = window_size
 
     @staticmethod
@@ -317,7 +319,7 @@ def _plus(one: int, other: int) -> int:
 class _Continuous(Trigger):
     def __init__(self, interval: int) -> None:
         if interval < 1:
-            raise InvalidArgument(f"an interval must be at least 1 ms, got {interval}")
+            raise InvalidArgument("HR-1402", f"an interval must be at least 1 ms, got {interval}")
         self._interval = interval
 
     @classmethod
@@ -542,8 +544,9 @@ class PanesSpec:
         spec = PanesSpec(milliseconds_of(size), milliseconds_of(slide), milliseconds_of(offset))
         if spec.size <= 0 or spec.slide <= 0 or abs(spec.offset) >= spec.slide:
             raise InvalidArgument(
+                "HR-1402",
                 f"windows of {spec.size} ms every {spec.slide} ms with an offset of {spec.offset} ms: size and slide must be "
-                "positive, and the offset shorter than the slide"
+                "positive, and the offset shorter than the slide",
             )
         return spec
 
@@ -610,7 +613,7 @@ class _Sessions(MergingWindowAssigner):
         """A session ends when no record comes for this long."""
         gap = milliseconds_of(size)
         if gap <= 0:
-            raise InvalidArgument(f"the gap of a session must be positive, got {gap} ms")
+            raise InvalidArgument("HR-1402", f"the gap of a session must be positive, got {gap} ms")
         return cls(gap)
 
     @classmethod
@@ -621,7 +624,7 @@ class _Sessions(MergingWindowAssigner):
     def _session(self, element: Any, time: int) -> list[TimeWindow]:
         gap = self._gap if isinstance(self._gap, int) else self._gap(element)
         if gap <= 0:
-            raise InvalidArgument(f"the gap of a session must be positive, got {gap} ms for {element!r}")
+            raise InvalidArgument("HR-1402", f"the gap of a session must be positive, got {gap} ms for {element!r}")
         return [TimeWindow(time, time + gap)]
 
     def merge_windows(self, windows: Iterable[TimeWindow], callback: Any) -> None:
@@ -676,7 +679,9 @@ class CountSlidingWindowAssigner(WindowAssigner):
 
     def __init__(self, window_size: int, window_slide: int) -> None:
         if window_size < 1 or window_slide < 1:
-            raise InvalidArgument(f"windows by count need a positive size and slide, got {window_size}, {window_slide}")
+            raise InvalidArgument(
+                "HR-1402", f"windows by count need a positive size and slide, got {window_size}, {window_slide}"
+            )
         self._size, self._slide = window_size, window_slide
 
     @staticmethod

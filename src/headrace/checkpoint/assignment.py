@@ -100,9 +100,10 @@ def _reporters(old: Sequence[Shapes | None]) -> dict[str, tuple[Mode, dict[int, 
             mode, counts = found.setdefault(name, (shape.mode, {}))
             if mode is not shape.mode:
                 raise IllegalState(
+                    "HR-2007",
                     f"Incompatible state assignment modes: operator state '{name}' was stored as {mode} by subtask "
                     f"{next(iter(counts))} and as {shape.mode} by subtask {subtask}; every subtask must register a "
-                    "name in one mode, so this snapshot cannot be restored: take an older one"
+                    "name in one mode, so this snapshot cannot be restored: take an older one",
                 )
             counts[subtask] = shape.elements
     return found
@@ -147,8 +148,9 @@ def _broadcast(name: str, counts: Mapping[int, int], result: list[list[ElementRa
 def _check_parallelism(old: int, new: int) -> None:
     if old < 1 or new < 1:
         raise InvalidArgument(
+            "HR-9001",
             f"cannot redistribute state of {old} old to {new} new subtasks: both must be at least 1; "
-            "pass one entry per old subtask, None for those that reported nothing"
+            "pass one entry per old subtask, None for those that reported nothing",
         )
 
 
@@ -202,8 +204,9 @@ def require_same_max_parallelism(where: str, stored: int, configured: int) -> No
     """Raise IllegalState if state was stored with another number of key groups than the job has (SPEC R3.3)."""
     if stored != configured:
         raise IllegalState(
+            "HR-2105",
             f"{where}: max parallelism mismatch: the state was stored with {stored}, the program sets {configured}; the "
-            f"number of key groups is fixed for the life of the state, so set {stored} or leave it unset"
+            f"number of key groups is fixed for the life of the state, so set {stored} or leave it unset",
         )
 
 
@@ -222,17 +225,19 @@ def restored_max_parallelism(
     for operator in keyed[1:]:
         if operator.max_parallelism != keyed[0].max_parallelism:
             raise IllegalState(
+                "HR-2105",
                 f"vertex '{vertex}': max parallelism mismatch: the chained operators '{keyed[0].name}' and "
                 f"'{operator.name}' have keyed state stored with max parallelism {keyed[0].max_parallelism} and "
                 f"{operator.max_parallelism}; their keys belong to different key groups, so start a new chain at "
-                f"'{operator.name}'"
+                f"'{operator.name}'",
             )
     for operator in saved:
         if operator.max_parallelism < parallelism:
             raise IllegalState(
+                "HR-2105",
                 f"vertex '{vertex}': the state of '{operator.name}' was stored with max parallelism "
                 f"{operator.max_parallelism}, which is lower than the parallelism {parallelism} it is restored with; "
-                f"lower the parallelism to {operator.max_parallelism} or less"
+                f"lower the parallelism to {operator.max_parallelism} or less",
             )
         if configured is not None:
             require_same_max_parallelism(
@@ -358,10 +363,11 @@ def check_finished_graph(
             if state is not FinishedState.RUNNING and theirs not in enough:
                 edge = "a pointwise" if before.pointwise else "an all-to-all"
                 raise IllegalState(
+                    "HR-2106",
                     f"vertex '{vertex}' was {state.value} in the checkpoint, but its predecessor '{before.vertex}' "
                     f"over {edge} edge is {theirs.value}: records would be sent to subtasks that do not run any more; "
                     "restore with the graph the checkpoint was taken from, or give "
-                    f"'{vertex}' a new uid to run it from the start"
+                    f"'{vertex}' a new uid to run it from the start",
                 )
 
 
@@ -400,7 +406,7 @@ def edge_mapping(partitioning: str) -> EdgeMapping:
         return _BY_PARTITIONING[partitioning]
     except KeyError:
         raise InvalidArgument(
-            f"unknown partitioning '{partitioning}' of an edge: known are {', '.join(_BY_PARTITIONING)}"
+            "HR-9001", f"unknown partitioning '{partitioning}' of an edge: known are {', '.join(_BY_PARTITIONING)}"
         ) from None
 
 
@@ -424,9 +430,10 @@ def old_subtasks(mapping: EdgeMapping, new_subtask: int, old: int, new: int, max
     if mapping is EdgeMapping.FULL:
         return range(old)
     raise IllegalState(
+        "HR-2106",
         f"in-flight data of a forward, rescale or broadcast edge cannot be moved from {old} to {new} subtasks; restore "
         f"with parallelism {old}, or from a savepoint, which has no in-flight data; did the partitioning of the edge "
-        "change since the checkpoint?"
+        "change since the checkpoint?",
     )
 
 
@@ -464,7 +471,8 @@ def check_inflight_chain(vertex: str, head: str, with_inflight: Iterable[str]) -
     if inside:
         names = ", ".join(f"'{operator}'" for operator in inside)
         raise IllegalState(
+            "HR-2106",
             f"vertex '{vertex}': the checkpoint holds in-flight data in front of {names}, which is now chained behind "
             f"'{head}' and has no channel to receive it; keep the exchange (start a new chain there), or restore from "
-            "a savepoint, which has no in-flight data"
+            "a savepoint, which has no in-flight data",
         )

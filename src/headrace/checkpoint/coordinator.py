@@ -241,7 +241,9 @@ class Coordinator:
     def _on_imported(self, event: ev.SnapshotImported) -> None:
         """Start from a snapshot that the user named; ids continue from its id (SPEC R8.4)."""
         if self._attempt is not None or self.store.checkpoints:
-            raise IllegalState("a snapshot that the user named can only be imported before the job has started")
+            raise IllegalState(
+                "HR-3009", "a snapshot that the user named can only be imported before the job has started"
+            )
         imported = CompletedCheckpoint(
             event.checkpoint_id,
             self._now,
@@ -264,7 +266,9 @@ class Coordinator:
         self._schedule.clear_backlog()
         assert not self._pending, self._pending
         if self._claiming is not None:
-            raise IllegalState(f"the claim of checkpoint {self._claiming.id} is under way: wait for its answer")
+            raise IllegalState(
+                "HR-3009", f"the claim of checkpoint {self._claiming.id} is under way: wait for its answer"
+            )
         forgotten = [] if event.restored is None else self.store.step_back(event.restored)
         self._emit(*self._disposal.tasks_left())
         self._attempt, self._topology = event.attempt, event.topology

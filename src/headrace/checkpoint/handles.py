@@ -26,6 +26,8 @@ from headrace.records.types import TypeInformation
 class CorruptState(StorageError):
     """Bytes of a snapshot do not match their checksum."""
 
+    class_code = "HR-3102"
+
 
 class Payload(msgspec.Struct, frozen=True, omit_defaults=True):
     """A run of bytes that a snapshot wrote.
@@ -156,7 +158,8 @@ def read_inline(payload: Payload, offset: int, length: int) -> bytes:
     """The reader for payloads that travel inside their handle."""
     if payload.data is None:
         raise StorageError(
-            f"payload '{payload.id}' ({payload.size} bytes) is not attached to its handle; pass a reader to restore()"
+            "HR-9001",
+            f"payload '{payload.id}' ({payload.size} bytes) is not attached to its handle; pass a reader to restore()",
         )
     return payload.data[offset : offset + length]
 
@@ -193,5 +196,5 @@ def decode_handle(data: bytes) -> KeyedStateHandle:
         return _decode(data)
     except msgspec.DecodeError as error:
         raise StorageError(
-            f"not a keyed state handle: {error}; the metadata is damaged or of a newer version"
+            "HR-3105", f"not a keyed state handle: {error}; the metadata is damaged or of a newer version"
         ) from None

@@ -223,8 +223,9 @@ class CheckpointSettings:
             )
         elif self.unaligned and self.max_concurrent != 1:
             raise InvalidArgument(
+                "HR-1006",
                 f"unaligned checkpoints run one at a time, but {config.CHECKPOINT_MAX_CONCURRENT.key} is "
-                f"{self.max_concurrent}: set it to 1, or {config.UNALIGNED.key} to false"
+                f"{self.max_concurrent}: set it to 1, or {config.UNALIGNED.key} to false",
             )
         for name, value in (corrected | {"warnings": tuple(warnings)}).items():
             object.__setattr__(self, name, value)
@@ -235,11 +236,12 @@ class CheckpointSettings:
         if backlog is None or (backlog == 0 and self.interval_ms is not None):
             return
         if self.interval_ms is None:
-            raise InvalidArgument(f"{key} is set, but {config.CHECKPOINT_INTERVAL.key} is not: set it too")
+            raise InvalidArgument("HR-1006", f"{key} is set, but {config.CHECKPOINT_INTERVAL.key} is not: set it too")
         if backlog < self.interval_ms:
             raise InvalidArgument(
+                "HR-1006",
                 f"{key} must be at least {config.CHECKPOINT_INTERVAL.key} ({self.interval_ms} ms), or 0 for no "
-                f"checkpoints during a backlog; got {backlog} ms"
+                f"checkpoints during a backlog; got {backlog} ms",
             )
 
     @classmethod

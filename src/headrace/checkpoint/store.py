@@ -45,7 +45,7 @@ class CheckpointStore:
     def __init__(self, num_retained: int, recovered: Sequence[CompletedCheckpoint] = ()) -> None:
         """`recovered` are those that an earlier driver of the job left; superfluous ones are subsumed by the next one added."""
         if num_retained < 1:
-            raise InvalidArgument(f"at least one completed checkpoint must be retained, got {num_retained}")
+            raise InvalidArgument("HR-1001", f"at least one completed checkpoint must be retained, got {num_retained}")
         self._num_retained = num_retained
         self._checkpoints = sorted(recovered, key=lambda checkpoint: checkpoint.id)
         self._ended = False
@@ -90,7 +90,7 @@ class CheckpointStore:
         place = next((i for i, c in enumerate(self._checkpoints) if c.id == checkpoint_id), None)
         if place is None:
             kept = ", ".join(str(c.id) for c in self._checkpoints) or "none"
-            raise InvalidArgument(f"checkpoint {checkpoint_id} is not kept any more; kept are: {kept}")
+            raise InvalidArgument("HR-3010", f"checkpoint {checkpoint_id} is not kept any more; kept are: {kept}")
         newer = self._checkpoints[place + 1 :]
         del self._checkpoints[place + 1 :]
         return newer

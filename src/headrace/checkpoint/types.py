@@ -54,7 +54,7 @@ class CheckpointOptions(msgspec.Struct, frozen=True, array_like=True):
 
     >>> CheckpointOptions(SnapshotType.SAVEPOINT, AlignmentKind.UNALIGNED, format=SavepointFormat.NATIVE)
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: a savepoint cannot be unaligned
+    headrace.errors.InvalidArgument: [HR-9001] a savepoint cannot be unaligned
     """
 
     type: SnapshotType = SnapshotType.CHECKPOINT
@@ -68,16 +68,16 @@ class CheckpointOptions(msgspec.Struct, frozen=True, array_like=True):
         """Refuse contradictions."""
         savepoint = self.type.is_savepoint
         if savepoint and self.alignment in {AlignmentKind.UNALIGNED, AlignmentKind.ALIGNED_WITH_TIMEOUT}:
-            raise InvalidArgument("a savepoint cannot be unaligned")
+            raise InvalidArgument("HR-9001", "a savepoint cannot be unaligned")
         if self.alignment is AlignmentKind.ALIGNED_WITH_TIMEOUT:
             if self.timeout_ms is None or self.timeout_ms <= 0:
-                raise InvalidArgument(f"an aligned timeout must be more than 0 ms, got {self.timeout_ms}")
+                raise InvalidArgument("HR-9001", f"an aligned timeout must be more than 0 ms, got {self.timeout_ms}")
         elif self.timeout_ms is not None:
-            raise InvalidArgument(f"a checkpoint of kind {self.alignment} has no aligned timeout")
+            raise InvalidArgument("HR-9001", f"a checkpoint of kind {self.alignment} has no aligned timeout")
         if savepoint != (self.format is not None):
-            raise InvalidArgument("a savepoint needs a format, and only a savepoint has one")
+            raise InvalidArgument("HR-9001", "a savepoint needs a format, and only a savepoint has one")
         if self.drain and self.type is not SnapshotType.SYNC_SAVEPOINT:
-            raise InvalidArgument("only a stop-with-savepoint can drain")
+            raise InvalidArgument("HR-9001", "only a stop-with-savepoint can drain")
 
     @property
     def exactly_once(self) -> bool:

@@ -62,7 +62,10 @@ def _wait_for_job(process: subprocess.Popen[bytes], log: Path) -> RemoteJob:
         if process.poll() is not None:
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:])
             raise JobFailed(
-                f"the program ended with exit code {process.returncode} before a job was listed; {log}:\n{tail}"
+                "HR-6007",
+                f"the program ended with exit code {process.returncode} before a job was listed; {log}:\n{tail}",
             )
         time.sleep(_POLL_SECONDS)
-    raise JobFailed(f"no job was listed in {_LONGEST:.0f} s; process {process.pid} still runs, its log is {log}")
+    raise JobFailed(
+        "HR-6007", f"no job was listed in {_LONGEST:.0f} s; process {process.pid} still runs, its log is {log}"
+    )

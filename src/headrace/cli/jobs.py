@@ -454,7 +454,7 @@ def rescale(
 ) -> None:
     """Continue with another parallelism, without losing or repeating a record."""
     if parallelism < 1:
-        raise InvalidArgument(f"--parallelism is {parallelism}: it must be at least 1")
+        raise InvalidArgument("HR-1201", f"--parallelism is {parallelism}: it must be at least 1")
     _operation(job, url, "PATCH", f"/rescaling?parallelism={parallelism}")
     print_json({"parallelism": parallelism}) if json else typer.echo(f"the job runs with parallelism {parallelism}")
 
@@ -482,7 +482,7 @@ def token(url: Url = None) -> None:
     """Print the token that requests to a driver of this user must carry: for curl, or a command on another machine."""
     server = _only_server(url)
     if server.token is None:
-        raise RestError(f"no token is known for {server.url}: it asks for none, or another user runs it")
+        raise RestError("HR-7009", f"no token is known for {server.url}: it asks for none, or another user runs it")
     typer.echo(server.token)
 
 
@@ -490,5 +490,5 @@ def _only_server(url: str | None) -> Server:
     servers = find_servers(url)
     if len(servers) != 1:
         running = ", ".join(server.url for server in servers) or "none"
-        raise RestError(f"name one driver with --url; running on this machine: {running}")
+        raise RestError("HR-7008", f"name one driver with --url; running on this machine: {running}")
     return servers[0]

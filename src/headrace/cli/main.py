@@ -1,4 +1,4 @@
-"""The `headrace` command: run a program, migrate one, check the machine, delete unused files, list the options.
+"""The `headrace` command: run a program, migrate one, check the machine, delete unused files, list the options, explain errors.
 
 It is a process of its own; `run` makes it the driver of the program's jobs. A HeadraceError becomes one message on stderr
 and exit code 1.
@@ -21,6 +21,7 @@ from rich.text import Text
 
 import headrace
 from headrace import config
+from headrace.cli import explain as cli_explain
 from headrace.cli import jobs as cli_jobs
 from headrace.cli import migrate as cli_migrate
 from headrace.cli import state as cli_state
@@ -51,6 +52,7 @@ app = typer.Typer(
 cli_jobs.add_commands(app)
 cli_state.add_commands(app)
 cli_migrate.add_commands(app)
+cli_explain.add_commands(app)
 
 Assignments = Annotated[
     list[str] | None, typer.Option("-D", metavar="KEY=VALUE", help="Set an option; may be given more than once.")
@@ -121,7 +123,7 @@ def run(
     """Run a program. What stands after `--` is left to the program, even if it looks like one of our options."""
     try:
         if not file.is_file():
-            raise ConfigError(f"there is no file {str(file)!r}")
+            raise ConfigError("HR-7012", f"there is no file {str(file)!r}")
         if detach:
             flags = {"--resume": resume, "-n": allow_non_restored, "--traceback": show_traceback}
             flags |= {"--verbose": verbose, "--quiet": quiet}
@@ -133,7 +135,9 @@ def run(
             return
         given = load_configuration(assignments or [], config_file)
         if dry_run and savepoint is None:
-            raise ConfigError("--dry-run shows what becomes of a snapshot's state: name one with --from PATH")
+            raise ConfigError(
+                "HR-7013", "--dry-run shows what becomes of a snapshot's state: name one with --from PATH"
+            )
         chosen: dict[config.Option[Any], object] = {
             config.RESUME: resume,
             config.RECOVERY_PATH: savepoint,
@@ -198,7 +202,7 @@ def gc(
     damaged = [log for log in damaged if log.job_id.startswith(job)]
     jobs = [entry for entry in entries if entry.job_id.startswith(job)]
     if not jobs and not damaged:
-        raise ConfigError(f"there is no job{f' {job}' if job else ''} in '{directory}'")
+        raise ConfigError("HR-7013", f"there is no job{f' {job}' if job else ''} in '{directory}'")
     for log in damaged:
         typer.echo(f"job {log.job_id}: nothing is deleted, its log is damaged: {log.problem}", err=True)
     names = set(store.list_names(directory))

@@ -27,7 +27,7 @@ def migrate(
     """Change the imports of PyFlink programs, and list what is not supported. Exit code 1 if there is any."""
     programs = sorted(found for given in files for found in _programs(given))
     if not programs:
-        raise ConfigError(f"there is no Python file in {', '.join(map(str, files))}")
+        raise ConfigError("HR-7012", f"there is no Python file in {', '.join(map(str, files))}")
     problems = changed = unread = 0
     for program in programs:
         try:
@@ -57,12 +57,12 @@ def _read(program: Path) -> tuple[str, str]:
         with program.open(encoding=encoding.removesuffix("-sig"), newline="") as file:
             return file.read(), encoding.removesuffix("-sig")
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{program} cannot be read: {error}") from None
+        raise InvalidArgument("HR-7012", f"{program} cannot be read: {error}") from None
 
 
 def _programs(given: Path) -> list[Path]:
     if not given.exists():
-        raise ConfigError(f"there is no file '{given}'")
+        raise ConfigError("HR-7012", f"there is no file '{given}'")
     if not given.is_dir():
         return [given]
     # Environments and checkouts below it are of others.

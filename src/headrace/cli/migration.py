@@ -63,7 +63,7 @@ def migrate(text: str, file: str = "<program>") -> Migration:
     try:
         tree = ast.parse(text, file)
     except (SyntaxError, ValueError) as error:  # ValueError: it has null bytes
-        raise InvalidArgument(f"{file} is not a Python program: {error}") from None
+        raise InvalidArgument("HR-7012", f"{file} is not a Python program: {error}") from None
     lines = _LINE.findall(text)
     # From the end to the beginning, so that positions in front of a change stay what they are.
     for line, column in sorted(_places(tree, lines), reverse=True):

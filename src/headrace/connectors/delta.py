@@ -48,7 +48,8 @@ class DeltaSink(Sink[PreparedFile]):
         """Whether records of this type fit the table."""
         if stream_type.kind not in ("row", "tuple") or stream_type.schema is None:
             raise InvalidArgument(
-                f"{self!r} needs a stream with named fields: declare output_type, for example 'word string, n bigint'"
+                "HR-1203",
+                f"{self!r} needs a stream with named fields: declare output_type, for example 'word string, n bigint'",
             )
         check_partitions(repr(self), self.partition_by, stream_type)
         self._check_table(stream_type)
@@ -62,10 +63,11 @@ class DeltaSink(Sink[PreparedFile]):
 
         ours = {field.name: str(field.type) for field in Schema.from_arrow(type.schema).fields}
         if own != ours:
-            raise InvalidArgument(f"{self!r} has the fields {own}, but the stream has {ours}")
+            raise InvalidArgument("HR-4401", f"{self!r} has the fields {own}, but the stream has {ours}")
         if table.metadata().partition_columns != self.partition_by:
             raise InvalidArgument(
-                f"{self!r} is partitioned by {table.metadata().partition_columns}, but partition_by is {self.partition_by}"
+                "HR-4401",
+                f"{self!r} is partitioned by {table.metadata().partition_columns}, but partition_by is {self.partition_by}",
             )
 
     def _open(self) -> Any | None:
@@ -73,7 +75,9 @@ class DeltaSink(Sink[PreparedFile]):
         try:
             from deltalake import DeltaTable
         except ImportError as error:
-            raise InvalidArgument(f"{self!r} needs the deltalake package: {install_hint('delta')}") from error
+            raise InvalidArgument(
+                "HR-1108", f"{self!r} needs the deltalake package: {install_hint('delta')}"
+            ) from error
         if not DeltaTable.is_deltatable(self.path, self._options or None):
             return None
         return DeltaTable(self.path, storage_options=self._options or None)

@@ -47,10 +47,10 @@ def check_choice(name: str, given: object, *choices: str) -> None:
 
     >>> check_choice("FileSource: on_change", "stop", "fail", "ignore")
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: FileSource: on_change must be 'fail' or 'ignore', got 'stop'
+    headrace.errors.InvalidArgument: [HR-1225] FileSource: on_change must be 'fail' or 'ignore', got 'stop'
     """
     if given not in choices:
-        raise InvalidArgument(f"{name} must be {' or '.join(map(repr, choices))}, got {given!r}")
+        raise InvalidArgument("HR-1225", f"{name} must be {' or '.join(map(repr, choices))}, got {given!r}")
 
 
 class CorruptRecords:
@@ -58,7 +58,9 @@ class CorruptRecords:
 
     def __init__(self, policy: str | OutputTag, source: str) -> None:
         if not isinstance(policy, OutputTag) and policy not in ("fail", "skip"):
-            raise InvalidArgument(f"{source}: on_corrupt must be 'fail', 'skip' or an OutputTag, got {policy!r}")
+            raise InvalidArgument(
+                "HR-1225", f"{source}: on_corrupt must be 'fail', 'skip' or an OutputTag, got {policy!r}"
+            )
         self.policy, self._source = policy, source
         self.count = 0
         self._side: list[tuple[OutputTag, Row]] = []
@@ -68,8 +70,9 @@ class CorruptRecords:
         if self.policy == "fail":
             start = one.data[:200]
             raise HeadraceError(
+                "HR-4502",
                 f"{self._source}: {place} cannot be read: {one.reason}; it is {start!r}{'...' if len(one.data) > 200 else ''}. "
-                "Fix it, or set on_corrupt='skip', or on_corrupt=OutputTag(...) to send such records to a side output"
+                "Fix it, or set on_corrupt='skip', or on_corrupt=OutputTag(...) to send such records to a side output",
             )
         if isinstance(self.policy, OutputTag):
             self._side.append((self.policy, Row(place=place, reason=one.reason, data=one.data)))
@@ -267,21 +270,22 @@ def decoder(format: str, type: object = None, delimiter: str = ",") -> Decoder:
     [Row(word='a', n=1), Row(word='b', n=2)]
     >>> decoder("xml")
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: unknown format 'xml'; use text, bytes, json or csv
+    headrace.errors.InvalidArgument: [HR-4501] unknown format 'xml'; use text, bytes, json or csv
     """
     kind = as_type(type)
     if format in ("text", "bytes"):
         own = as_type("string" if format == "text" else "binary")
         if kind is not PICKLED and kind != own:
-            raise InvalidArgument(f"format '{format}' gives {own}, not {kind}; leave the type out")
+            raise InvalidArgument("HR-1227", f"format '{format}' gives {own}, not {kind}; leave the type out")
         return _ColumnDecoder(own)
     if format == "json" and not kind.is_typed:
         return _AnyJsonDecoder(PICKLED)
     if format not in ("json", "csv"):
-        raise InvalidArgument(f"unknown format {format!r}; use text, bytes, json or csv")
+        raise InvalidArgument("HR-4501", f"unknown format {format!r}; use text, bytes, json or csv")
     if kind.kind != "row":
         raise InvalidArgument(
-            f"format '{format}' needs a type with named fields, for example 'word string, n bigint', got {kind}"
+            "HR-1203",
+            f"format '{format}' needs a type with named fields, for example 'word string, n bigint', got {kind}",
         )
     return _JsonDecoder(kind) if format == "json" else _CsvDecoder(kind, delimiter)
 
@@ -296,12 +300,12 @@ def encoder(format: str, type: object = None, delimiter: str = ",") -> Encode:
     if format == "csv":
         if kind.kind not in ("row", "tuple"):
             raise InvalidArgument(
-                f"format 'csv' needs a type with fields, for example 'word string, n bigint', got {kind}"
+                "HR-1203", f"format 'csv' needs a type with fields, for example 'word string, n bigint', got {kind}"
             )
         options = pa.csv.WriteOptions(include_header=False, delimiter=delimiter)
         return lambda batch: _csv_lines(batch, options)
     if format not in _ENCODERS:
-        raise InvalidArgument(f"unknown format {format!r}; use text, bytes, json or csv")
+        raise InvalidArgument("HR-4501", f"unknown format {format!r}; use text, bytes, json or csv")
     return _ENCODERS[format]
 
 
@@ -326,7 +330,7 @@ def _as_bytes(batch: Batch) -> list[bytes]:
     rows = batch.rows()
     for row in rows:
         if not isinstance(row, bytes):
-            raise InvalidArgument(f"format 'bytes' takes records that are bytes, got {row!r}")
+            raise InvalidArgument("HR-4503", f"format 'bytes' takes records that are bytes, got {row!r}")
     return rows
 
 
@@ -336,7 +340,7 @@ def _csv_lines(batch: Batch, options: pa.csv.WriteOptions) -> list[bytes]:
     lines = lines_of(out.getvalue())
     if len(lines) != len(batch):
         raise InvalidArgument(
-            "a record has a line's end in one of its strings; csv files hold a record a line: use json"
+            "HR-4503", "a record has a line's end in one of its strings; csv files hold a record a line: use json"
         )
     return lines
 

@@ -20,7 +20,7 @@ def listen(bind: str, port: int) -> list[socket.socket]:
     where = f"{_bracketed(bare_host(bind))}:{port}"
     if port > _MAX_PORT:
         raise WorkerLost(
-            f"the control plane cannot listen on {where}; set headrace.control.port to at most {_MAX_PORT}"
+            "HR-6004", f"the control plane cannot listen on {where}; set headrace.control.port to at most {_MAX_PORT}"
         )
     try:
         found = socket.getaddrinfo(bare_host(bind), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -37,7 +37,7 @@ def listen(bind: str, port: int) -> list[socket.socket]:
             do = "; set headrace.control.host to an address of this machine"
         elif error.errno in (errno.EADDRINUSE, errno.EACCES):
             do = "; set headrace.control.port to a free port (0 = any)"
-        raise WorkerLost(f"the control plane cannot listen on {where}: {error}{do}") from error
+        raise WorkerLost("HR-6004", f"the control plane cannot listen on {where}: {error}{do}") from error
 
 
 def _listen_on(addresses: Sequence[tuple[socket.AddressFamily, Any]]) -> list[socket.socket]:

@@ -66,7 +66,7 @@ class ControlClient:
         if not answered or refused is not None:
             self.close()
             raise WorkerLost(
-                refused or f"the driver at {address.host}:{address.port} did not answer in {timeout:.0f} s"
+                "HR-6005", refused or f"the driver at {address.host}:{address.port} did not answer in {timeout:.0f} s"
             )
         threading.Thread(target=self._watch, name="headrace-watchdog", daemon=True).start()
         if beat is not None:

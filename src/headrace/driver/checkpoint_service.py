@@ -454,7 +454,7 @@ class CheckpointService:
             self._job.call(self._retry)
             return
         else:
-            request.answer.set_exception(IllegalState(do.result.message))
+            request.answer.set_exception(IllegalState("HR-3009", do.result.message))
         del self._requests[do.request_id]
 
     def _may_succeed_now(self, request: _Request) -> bool:

@@ -17,13 +17,14 @@ def cron(expression: str | None) -> Callable[[int], int | None] | None:
     >>> cron(None)
     >>> cron("61 * * * *")
     Traceback (most recent call last):
-    headrace.errors.ConfigError: headrace.full-checkpoint.cron: '61 * * * *' is no schedule; write minute hour day month weekday, for example '0 3 * * *'
+    headrace.errors.ConfigError: [HR-1001] headrace.full-checkpoint.cron: '61 * * * *' is no schedule; write minute hour day month weekday, for example '0 3 * * *'
     """
     if expression is None:
         return None
     if not croniter.is_valid(expression):
         raise ConfigError(
-            f"{FULL_CRON.key}: {expression!r} is no schedule; write minute hour day month weekday, for example '0 3 * * *'"
+            "HR-1001",
+            f"{FULL_CRON.key}: {expression!r} is no schedule; write minute hour day month weekday, for example '0 3 * * *'",
         )
 
     def next_time(now: int) -> int:

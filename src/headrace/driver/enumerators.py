@@ -111,7 +111,7 @@ class Splits:
             except HeadraceError:
                 raise
             except Exception as error:
-                raise UserCodeError(_blame(operator, "cannot start its enumerator", error)) from error
+                raise UserCodeError("HR-5007", _blame(operator, "cannot start its enumerator", error)) from error
 
     def close(self) -> None:
         """Release what the enumerators hold; an error of one changes nothing for the job."""

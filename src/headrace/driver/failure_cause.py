@@ -40,7 +40,7 @@ def choose_cause(
     if (ours := _first(failures, "damaged", "user", "runtime")) is not None:
         return ours
     if spark_internals.is_stopped(spark):
-        return JobFailed("the Spark session was stopped while the job ran")
+        return JobFailed("HR-6006", "the Spark session was stopped while the job ran")
     if spark_internals.was_cancelled(error) and not ended_by_us:
         return JobCancelled(f"job '{plan.name}' was cancelled in Spark: {spark_internals.reason(error)}")
     if spark_internals.executor_lost(error):

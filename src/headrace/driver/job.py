@@ -250,7 +250,7 @@ class SparkJob:
         (1) Everything that can be refused is refused while the job runs, (2) a checkpoint, (3) a new attempt.
         """
         if self._replan is None or self.service is None:
-            raise IllegalState(f"job '{self.plan.name}' cannot be rescaled: it has not started yet")
+            raise IllegalState("HR-3009", f"job '{self.plan.name}' cannot be rescaled: it has not started yet")
         groups = {
             op.id: SavedOperator(op.name, v.max_parallelism, keyed=True)
             for v in self.plan.graph.vertices

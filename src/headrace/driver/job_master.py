@@ -417,7 +417,7 @@ class JobMaster:
 
     def _forward(self, event: UserRequest, answer: Future[RequestDone]) -> None:
         if self.service is None:
-            answer.set_exception(IllegalState(f"job '{self.plan.name}' has not started yet"))
+            answer.set_exception(IllegalState("HR-3009", f"job '{self.plan.name}' has not started yet"))
         elif not answer.done():
             if isinstance(event, StopRequested):
                 answer.add_done_callback(self._on_stop_answered)
@@ -443,7 +443,7 @@ class JobMaster:
         return answer
 
     def _over(self) -> IllegalState:
-        return IllegalState(f"job '{self.plan.name}' has ended")
+        return IllegalState("HR-3009", f"job '{self.plan.name}' has ended")
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

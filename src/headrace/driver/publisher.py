@@ -139,7 +139,7 @@ class Publisher:
         log, snapshot = self._start.log, self._loader.published(checkpoint_id)
         if snapshot.manifest.type is SnapshotType.SYNC_SAVEPOINT and snapshot.manifest.commits.last != log.next_number:
             raise IllegalState(
-                "an entry of the job log was claimed while the savepoint was written; stop the job again"
+                "HR-3009", "an entry of the job log was claimed while the savepoint was written; stop the job again"
             )
         try:
             return ev.LogEntryClaimed(checkpoint_id, log.complete(snapshot, list(map(CommitNumber, subsumed))).commit)

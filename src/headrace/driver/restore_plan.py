@@ -69,8 +69,9 @@ def _refuse_lost(checkpoint_id: int, lost: Sequence[mf.OperatorManifest]) -> Non
     if lost:
         names = ", ".join(map(_label, lost))
         raise StateMigrationError(
+            "HR-2103",
             f"checkpoint {checkpoint_id} has state of operators that the program does not have any more: {names}; "
-            "give them their uids back, or set execution.state-recovery.ignore-unclaimed-state=true to drop that state"
+            "give them their uids back, or set execution.state-recovery.ignore-unclaimed-state=true to drop that state",
         )
 
 
@@ -84,9 +85,10 @@ def _refuse_unclaimed(
             for id, left in refused.items()
         )
         raise StateMigrationError(
+            "HR-2104",
             f"checkpoint {manifest.checkpoint_id} has state that the operator under the same uid cannot take: {found}; give the "
             "uid back to the operator that had it, and the new one another uid, or set "
-            "execution.state-recovery.ignore-unclaimed-state=true to drop that state"
+            "execution.state-recovery.ignore-unclaimed-state=true to drop that state",
         )
 
 

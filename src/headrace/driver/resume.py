@@ -108,8 +108,9 @@ class JobStarter:
         directory = self._settings.directory
         if directory is None or not self._in_files:
             raise IllegalState(
+                "HR-1006",
                 "--resume needs execution.checkpointing.dir, the directory of the job that is to be continued, and "
-                "execution.checkpointing.storage=filesystem"
+                "execution.checkpointing.storage=filesystem",
             )
         for _ in range(_CLAIM_TRIES):
             entry = newest_job(self._store, directory, self._job_name, self._io.warn)
@@ -120,7 +121,7 @@ class JobStarter:
             except LogMoved as error:
                 moved = error
         raise IllegalState(
-            f"cannot resume: {moved}, {_CLAIM_TRIES} times in a row; stop or cancel that driver first"
+            "HR-3003", f"cannot resume: {moved}, {_CLAIM_TRIES} times in a row; stop or cancel that driver first"
         ) from moved
 
     def _resume_from(self, entry: LogEntry, layout: JobLayout) -> Start:
@@ -128,8 +129,9 @@ class JobStarter:
         newest = next(iter(entry.newest_first(self._configuration.get(config.RESUME_PREFERS_CHECKPOINT))), None)
         if newest is None and isinstance(entry.event, JobEndClaimed):
             raise IllegalState(
+                "HR-3001",
                 f"cannot resume: job '{entry.job_name}' ({entry.job_id}) is {entry.event.status} and has retained no "
-                "checkpoint; start it without --resume"
+                "checkpoint; start it without --resume",
             )
         origin = entry.origin or self._configuration.get(config.RECOVERY_PATH)
         imported = load_snapshot(self._store, origin) if newest is None and origin is not None else None

@@ -86,8 +86,9 @@ def get_session(given: SparkSession | None, configuration: Configuration) -> Spa
 def _check(spark: Any) -> None:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise ConfigError(
+            "HR-1102",
             "this is a Spark Connect session: Headrace builds its stages inside the driver's JVM, which Connect hides. "
-            "Use a classic session: unset SPARK_REMOTE and spark.remote, set spark.api.mode=classic"
+            "Use a classic session: unset SPARK_REMOTE and spark.remote, set spark.api.mode=classic",
         )
     check_version(spark)
     conf = spark.sparkContext.getConf()
@@ -98,16 +99,18 @@ def _check(spark: Any) -> None:
     ]
     if wrong:
         raise ConfigError(
+            "HR-1103",
             "the SparkSession lacks settings that must be there when the application starts:\n"
             + "\n".join(wrong)
-            + "\nadd them to the builder: for k, v in headrace.spark_conf().items(): builder = builder.config(k, v)"
+            + "\nadd them to the builder: for k, v in headrace.spark_conf().items(): builder = builder.config(k, v)",
         )
 
 
 def _create(configuration: Configuration) -> SparkSession:
     if os.environ.get("SPARK_REMOTE"):
         raise ConfigError(
-            "SPARK_REMOTE is set, so Spark would make a Connect session: Headrace needs a classic one; unset SPARK_REMOTE"
+            "HR-1102",
+            "SPARK_REMOTE is set, so Spark would make a Connect session: Headrace needs a classic one; unset SPARK_REMOTE",
         )
     check_version()
     # Workers must run the interpreter that has our packages; the system's python may have none of them.
@@ -132,7 +135,8 @@ def _create(configuration: Configuration) -> SparkSession:
         return builder.getOrCreate()
     except Exception as error:
         raise ConfigError(
-            f"Spark did not start on master {master}: {_first_line(error)}. Run `headrace doctor` to see what is missing"
+            "HR-1104",
+            f"Spark did not start on master {master}: {_first_line(error)}. Run `headrace doctor` to see what is missing",
         ) from error
 
 

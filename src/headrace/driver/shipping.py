@@ -59,7 +59,8 @@ def add_file(path: str) -> str:
     else:
         problem = "it is neither a module nor a zip archive" if given.exists() else "there is no such file"
         raise InvalidArgument(
-            f"add_python_file({path!r}): {problem}; give a .py file, a .zip, .egg or .whl, or a directory, on this machine"
+            "HR-1106",
+            f"add_python_file({path!r}): {problem}; give a .py file, a .zip, .egg or .whl, or a directory, on this machine",
         )
     copy = _write(content)
     if copy not in sys.path:
@@ -75,20 +76,21 @@ def add_archive(path: str, call: str) -> str:
     suffix = next((s for s in (".tar.gz", ".tgz", ".tar", ".zip", ".jar", ".whl") if given.name.endswith(s)), None)
     if suffix is None or not given.is_file():
         problem = "it is no archive (.zip, .tar, .tar.gz, .tgz)" if given.exists() else "there is no such file"
-        raise InvalidArgument(f"{call}: {path!r}: {problem}")
+        raise InvalidArgument("HR-1106", f"{call}: {path!r}: {problem}")
     return _write(given.read_bytes(), suffix if "tar" in suffix or suffix == ".tgz" else ".zip")
 
 
 def install_requirements(requirements: str, packages: str | None, target: str) -> None:
     """Install packages into a directory, from a directory of packages if that is given."""
     if not Path(requirements).is_file():
-        raise InvalidArgument(f"set_python_requirements({requirements!r}): there is no such file")
+        raise InvalidArgument("HR-1106", f"set_python_requirements({requirements!r}): there is no such file")
     offline = [] if packages is None else ["--no-index", "--find-links", packages]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", target, "-r", requirements, *offline]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InvalidArgument(
-            f"set_python_requirements({requirements!r}): pip could not install the packages: {done.stderr.strip()[-500:]}"
+            "HR-1106",
+            f"set_python_requirements({requirements!r}): pip could not install the packages: {done.stderr.strip()[-500:]}",
         )
 
 
@@ -150,8 +152,9 @@ def _zip(files: dict[str, Path]) -> bytes:
             out.writestr(zipfile.ZipInfo(name, _EPOCH), path.read_bytes())
     if target.tell() > _MAX_BYTES:
         raise ConfigError(
+            "HR-1107",
             f"the program's own modules are {target.tell() >> 20} MiB zipped, too much to send to the workers with each "
-            "job: install them there (pip, or an environment archive)"
+            "job: install them there (pip, or an environment archive)",
         )
     return target.getvalue()
 

@@ -32,8 +32,9 @@ def check_version(spark: SparkSession | None = None) -> None:
     for name, version in versions.items():
         if not version.startswith(SPARK_VERSION + "."):
             raise ConfigError(
+                "HR-1101",
                 f"Headrace runs on Spark {SPARK_VERSION}, but {name} is {version}: it uses the pipelined shuffle, which other "
-                f"versions lack or have in another form. Install pyspark=={SPARK_VERSION}.*"
+                f"versions lack or have in another form. Install pyspark=={SPARK_VERSION}.*",
             )
 
 
@@ -54,11 +55,13 @@ def _exchange(spark: SparkSession, rows: DataFrame, width: int) -> DataFrame:
         node = node.children().head()
     names = [node.productElementName(i) for i in range(node.productArity())]
     if "pipelined" not in names:
-        raise ConfigError(f"this build of Spark {spark.version} has no pipelined shuffle (fields: {', '.join(names)})")
+        raise ConfigError(
+            "HR-1101", f"this build of Spark {spark.version} has no pipelined shuffle (fields: {', '.join(names)})"
+        )
     values = [True if name == "pipelined" else node.productElement(i) for i, name in enumerate(names)]
     pipelined = node.copy(*values)
     if not pipelined.pipelined():
-        raise ConfigError(f"Spark {spark.version} did not accept the pipelined shuffle")
+        raise ConfigError("HR-1101", f"Spark {spark.version} did not accept the pipelined shuffle")
     jdf = spark._jsparkSession.internalCreateDataFrame(pipelined.execute(), planned.schema(), False)
     return DataFrame(jdf, spark).selectExpr(_FILLER)
 

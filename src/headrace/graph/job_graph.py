@@ -76,7 +76,7 @@ class OutputTag:
 
     def __init__(self, tag_id: str, type_info: object = None) -> None:
         if not tag_id:
-            raise InvalidArgument("an OutputTag needs a name that is not empty")
+            raise InvalidArgument("HR-1226", "an OutputTag needs a name that is not empty")
         self.name = tag_id
         self.type: TypeInformation = as_type(type_info)
 
@@ -318,7 +318,7 @@ def build_job_graph(
     """Chain operators where possible; a GraphError names the operator and the line that is wrong."""
     nodes = pipeline.next_job()
     if not nodes:
-        raise GraphError("the program is empty: add a source and at least one operator before execute()")
+        raise GraphError("HR-1214", "the program is empty: add a source and at least one operator before execute()")
     check_storable(name, "the name of the job")
     for node in nodes:
         _settle_parallelism(node, parallelism)
@@ -369,7 +369,9 @@ def settled_nodes(pipeline: Pipeline, parallelism: int) -> list[tuple[Node, list
 def _settle_parallelism(node: Node, default: int) -> None:
     if node.single:
         if node.parallelism not in (None, 1):
-            raise GraphError(f"{node.where} always runs with parallelism 1, but was given {node.parallelism}")
+            raise GraphError(
+                "HR-1215", f"{node.where} always runs with parallelism 1, but was given {node.parallelism}"
+            )
         node.parallelism = 1
     elif node.parallelism is None:
         node.parallelism = default
@@ -381,8 +383,9 @@ def _settle_partitioning(upstream: Node, node: Node, node_input: NodeInput) -> P
         return Partitioning("forward" if same else "rebalance")
     if node_input.partitioning.kind == "forward" and not same:
         raise GraphError(
+            "HR-1216",
             f"forward() from {upstream.where} with parallelism {upstream.parallelism} to {node.where} with parallelism "
-            f"{node.parallelism}: forward needs the same parallelism on both sides; use rebalance() or rescale()"
+            f"{node.parallelism}: forward needs the same parallelism on both sides; use rebalance() or rescale()",
         )
     return node_input.partitioning
 
@@ -409,7 +412,8 @@ def _vertex(number: VertexId, chain: list[Node], ids: dict[int, OperatorId], job
     if len(explicit) > 1:
         names = ", ".join(f"{n.where}: {n.max_parallelism}" for n in chain if n.max_parallelism is not None)
         raise GraphError(
-            f"chained operators have different max parallelism ({names}): give them the same, or start_new_chain()"
+            "HR-1217",
+            f"chained operators have different max parallelism ({names}): give them the same, or start_new_chain()",
         )
     chosen = explicit.pop() if explicit else job_max
     if chosen is not None:
@@ -446,14 +450,16 @@ def _operator_ids(nodes: list[Node], auto_uids: bool) -> dict[int, OperatorId]:
         elif node.uid is not None:
             if node.uid in owners:
                 raise GraphError(
-                    f"uid '{node.uid}' is used twice: by {owners[node.uid].where} and by {node.where}; every uid must be unique"
+                    "HR-1218",
+                    f"uid '{node.uid}' is used twice: by {owners[node.uid].where} and by {node.where}; every uid must be unique",
                 )
             owners[node.uid] = node
             ids[node.id] = operator_id_of(node.uid)
         elif not auto_uids:
             raise GraphError(
+                "HR-1219",
                 f"{node.where} has no uid and pipeline.auto-generate-uids is false: call .uid('...') on it, "
-                "so that its state is found again after the program changes"
+                "so that its state is found again after the program changes",
             )
         else:
             inputs = ",".join(f"{ids[i.node]}:{i.input}:{i.tag.name if i.tag else ''}" for i in node.inputs)

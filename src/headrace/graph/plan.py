@@ -225,7 +225,7 @@ def _pickle(plan: VertexPlan) -> bytes:
     try:
         return cloudpickle.dumps(plan)  # type: ignore[no-any-return]
     except Exception as error:
-        raise GraphError(_explain_pickling(plan, error)) from error
+        raise GraphError("HR-1221", _explain_pickling(plan, error)) from error
 
 
 def _explain_pickling(plan: VertexPlan, error: Exception) -> str:

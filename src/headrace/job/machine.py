@@ -484,7 +484,7 @@ class JobMachine:
     def _on_rescale(self, event: ev.RescaleRequested) -> None:
         if not self.all_running or self._rescale is not None:
             text = f"job '{self.name}' is restarting, or is being rescaled already: try again when it runs"
-            self._emit(ev.AnswerRescale(event.request, IllegalState(text)))
+            self._emit(ev.AnswerRescale(event.request, IllegalState("HR-3009", text)))
             return
         self._rescale, self._rescaled = event, False
         self._set_status(JobStatus.RESTARTING)
@@ -537,7 +537,7 @@ class JobMachine:
         self._final = status
         self._enter(Phase.CLOSING)
         self.story.end(_ENDS[status], self._now)
-        self._answer_rescale(IllegalState(f"job '{self.name}' has ended"))
+        self._answer_rescale(IllegalState("HR-3009", f"job '{self.name}' has ended"))
         keep_all = self._must_keep or (status is not JobStatus.FINISHED and not self._ever_ran)
         self._emit(ev.CloseCheckpoints(status, keep_all))
         wait = self.timing.record_cancelled_end if self._cancelled else self.timing.record_end

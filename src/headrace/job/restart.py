@@ -94,7 +94,7 @@ class ExponentialDelay:
             problem = f"jitter-factor must be between 0 and 1, got {self.jitter_factor}"
         else:
             return
-        raise InvalidArgument(f"restart strategy exponential-delay: {problem}")
+        raise InvalidArgument("HR-1001", f"restart strategy exponential-delay: {problem}")
 
     def on_failure(self, now_ms: int) -> float | None:
         pending = self._next_restart_ms

@@ -19,8 +19,9 @@ def is_batch(graph: JobGraph, configuration: Configuration) -> bool:
     endless = next((one for one, ends in zip(sources, bounded, strict=True) if ends is False), None)
     if mode == "BATCH" and endless is not None:
         raise ConfigError(
+            "HR-1009",
             f"execution.runtime-mode is BATCH, and the source '{endless.name}' ({endless.call_site}) never ends: use "
-            "STREAMING, or a source that is bounded"
+            "STREAMING, or a source that is bounded",
         )
     return mode == "BATCH" or all(ends is True for ends in bounded)
 
@@ -31,13 +32,15 @@ def check_sinks(graph: JobGraph, configuration: Configuration, *, final_checkpoi
         where = f"sink '{operator.name}' ({operator.call_site})"
         if not final_checkpoint:
             raise ConfigError(
+                "HR-1007",
                 f"{where} writes with every completed checkpoint, and the job takes none: call env.enable_checkpointing(ms), "
-                "leave execution.checkpointing.checkpoints-after-tasks-finish on, and run on Spark"
+                "leave execution.checkpointing.checkpoints-after-tasks-finish on, and run on Spark",
             )
         if operator.spec.function.needs_staging and configuration.get(config.CHECKPOINT_DIR) is None:
             raise ConfigError(
+                "HR-1007",
                 f"{where} keeps its records beside the checkpoints until they are complete: set execution.checkpointing.dir to "
-                "a directory that Spark can read"
+                "a directory that Spark can read",
             )
 
 
@@ -47,7 +50,8 @@ def check_unaligned(graph: JobGraph, configuration: Configuration) -> None:
     custom = next((edge for edge in graph.edges if edge.partitioning.kind == "custom"), None)
     if custom is not None and wanted and not configuration.get(config.UNALIGNED_FORCED):
         raise ConfigError(
+            "HR-1006",
             f"unaligned checkpoints with partition_custom() before '{graph.vertices[custom.target].name}': after a change "
             "of parallelism, stored records go where the partitioner sends them then. If it always sends equal keys to "
-            "the same subtask, set execution.checkpointing.unaligned.forced=true; else switch unaligned checkpoints off"
+            "the same subtask, set execution.checkpointing.unaligned.forced=true; else switch unaligned checkpoints off",
         )

@@ -81,7 +81,9 @@ class _Ddl:
             yield match.group(1)
 
     def wrong(self, why: str) -> InvalidArgument:
-        return InvalidArgument(f"type {self.text!r}: {why}; write it as Spark DDL, for example 'word string, n bigint'")
+        return InvalidArgument(
+            "HR-1301", f"type {self.text!r}: {why}; write it as Spark DDL, for example 'word string, n bigint'"
+        )
 
     def peek(self, ahead: int = 0) -> str | None:
         return self.tokens[self.at + ahead] if self.at + ahead < len(self.tokens) else None

@@ -42,7 +42,7 @@ class MutableRow:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if args and kwargs:
-            raise InvalidArgument("a Row takes positional or named values, not both")
+            raise InvalidArgument("HR-1303", "a Row takes positional or named values, not both")
         self._row_kind = RowKind.INSERT
         self._values = list(args or kwargs.values())
         if kwargs:
@@ -70,7 +70,9 @@ class MutableRow:
         if own is None or own == names:
             return self._values
         if missing := set(names).difference(own):
-            raise InvalidArgument(f"the row has no field {', '.join(sorted(missing))}; it has {', '.join(own)}")
+            raise InvalidArgument(
+                "HR-1303", f"the row has no field {', '.join(sorted(missing))}; it has {', '.join(own)}"
+            )
         return [self._values[own.index(name)] for name in names]
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class MutableRow:
     def __call__(self, *args: Any) -> MutableRow:
         """Return a row of names makes rows with these names: `Row("word", "n")("a", 1)`."""
         if len(args) > len(self):
-            raise InvalidArgument(f"{self!r} has {len(self)} fields, got {len(args)} values")
+            raise InvalidArgument("HR-1303", f"{self!r} has {len(self)} fields, got {len(args)} values")
         return restored_row(args, self._values, self._row_kind)
 
     def __getitem__(self, key: Any) -> Any:

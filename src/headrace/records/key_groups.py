@@ -68,7 +68,7 @@ def hash32(key: object) -> int:
 def hash32_int(value: int) -> int:
     """The hash of a value of an int32 column (SPEC R3.1, int rule): `hash32_int(-1) == -1`, but `hash32(-1) == 0`."""
     if not isinstance(value, int | np.integer) or not -0x80000000 <= value <= 0x7FFFFFFF:
-        raise InvalidArgument(f"{value!r} is not a 32-bit int: use an int64 column for larger keys")
+        raise InvalidArgument("HR-1305", f"{value!r} is not a 32-bit int: use an int64 column for larger keys")
     return int(value)
 
 
@@ -196,7 +196,8 @@ def _hash_other(key: object) -> int:
     if is_dataclass(key) and not isinstance(key, type):
         return _hash_tuple(tuple(getattr(key, field.name) for field in fields(key)))
     raise InvalidArgument(
-        f"key of type {type(key).__module__}.{type(key).__qualname__} cannot be hashed: {_KEYS}; give the key as one of these"
+        "HR-1305",
+        f"key of type {type(key).__module__}.{type(key).__qualname__} cannot be hashed: {_KEYS}; give the key as one of these",
     )
 
 
@@ -216,7 +217,7 @@ def owner(group: int, max_parallelism: int, parallelism: int) -> int:
     """Return the index of the subtask that owns a key group (SPEC R3.1): `owner(4, 10, 3) == 1`."""
     check_max_parallelism(max_parallelism, parallelism)
     if not 0 <= group < max_parallelism:
-        raise InvalidArgument(f"key group {group} is not in [0, {max_parallelism}), the max parallelism")
+        raise InvalidArgument("HR-1306", f"key group {group} is not in [0, {max_parallelism}), the max parallelism")
     return group * parallelism // max_parallelism
 
 
@@ -235,7 +236,7 @@ class KeyGroupRange:
     def __post_init__(self) -> None:
         # One form only for "no groups", so that empty ranges are equal.
         if not 0 <= self.start <= self.end and (self.start, self.end) != (0, -1):
-            raise InvalidArgument(f"{self} needs 0 <= start <= end; for no groups use KeyGroupRange.EMPTY")
+            raise InvalidArgument("HR-1306", f"{self} needs 0 <= start <= end; for no groups use KeyGroupRange.EMPTY")
 
     def __contains__(self, group: int) -> bool:
         return self.start <= group <= self.end
@@ -259,7 +260,7 @@ def key_group_range(index: int, max_parallelism: int, parallelism: int) -> KeyGr
     """Return the key groups that a subtask owns (SPEC R3.1): `key_group_range(1, 10, 3) == KeyGroupRange(4, 6)`."""
     check_max_parallelism(max_parallelism, parallelism)
     if not 0 <= index < parallelism:
-        raise InvalidArgument(f"subtask index {index} is not in [0, {parallelism}), the parallelism")
+        raise InvalidArgument("HR-1306", f"subtask index {index} is not in [0, {parallelism}), the parallelism")
     start = (index * max_parallelism + parallelism - 1) // parallelism
     return KeyGroupRange(start, ((index + 1) * max_parallelism - 1) // parallelism)
 
@@ -275,9 +276,10 @@ def check_max_parallelism(max_parallelism: int, parallelism: int, what: str = "j
     """Raise InvalidArgument unless `parallelism` subtasks can share `max_parallelism` key groups (SPEC R3.2)."""
     if not 1 <= parallelism <= max_parallelism <= _UPPER_BOUND:
         raise InvalidArgument(
+            "HR-1217",
             f"{what}: parallelism {parallelism} does not go with max parallelism {max_parallelism}: the latter "
             f"must be in [1, {_UPPER_BOUND}], the parallelism from 1 up to the max parallelism; "
-            "change the parallelism or, as long as no state is stored, the max parallelism"
+            "change the parallelism or, as long as no state is stored, the max parallelism",
         )
 
 
@@ -286,9 +288,13 @@ def hash_column(array: pa.Array | pa.ChunkedArray) -> _Ints:
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     if array.type.id not in _KINDS:
-        raise InvalidArgument(f"key column of type {array.type} cannot be hashed: {_ALLOWED}; cast it, e.g. to string")
+        raise InvalidArgument(
+            "HR-1305", f"key column of type {array.type} cannot be hashed: {_ALLOWED}; cast it, e.g. to string"
+        )
     if nulls := array.null_count:
-        raise InvalidArgument(f"key column has {nulls} null(s), but each record needs a key: drop or fill them")
+        raise InvalidArgument(
+            "HR-1305", f"key column has {nulls} null(s), but each record needs a key: drop or fill them"
+        )
     rule = _hash_numbers if array.type.id in _NUMBERS else _hash_texts
     chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
     parts = [rule(chunk) for chunk in chunks if len(chunk)]
@@ -299,7 +305,9 @@ def hash_columns(arrays: Sequence[pa.Array | pa.ChunkedArray]) -> _Ints:
     """One column is a scalar key, more are a tuple: `hash_columns([pa.array(["a"]), pa.array([1])]) == [3008]`."""
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) != 1:
-        raise InvalidArgument(f"a key needs one or more columns, all of one length; got columns of lengths {lengths}")
+        raise InvalidArgument(
+            "HR-1305", f"a key needs one or more columns, all of one length; got columns of lengths {lengths}"
+        )
     result = hash_column(arrays[0]).view(np.uint32)
     for array in arrays[1:]:
         result = result * np.uint32(31) + hash_column(array).view(np.uint32)
@@ -331,7 +339,9 @@ def _hash_numbers(chunk: pa.Array) -> _Ints:
         values = floats.view(np.int64)
         values[np.isnan(floats)] = _NAN_BITS
     if values.dtype == np.uint64 and (top := values.max()) > _MAX_LONG:
-        raise InvalidArgument(f"key {top} of a uint64 column does not fit in 64 bits with a sign: cast it to string")
+        raise InvalidArgument(
+            "HR-1305", f"key {top} of a uint64 column does not fit in 64 bits with a sign: cast it to string"
+        )
     return np.asarray(values ^ values >> 32).astype(np.int32)
 
 

@@ -48,6 +48,8 @@ def formed(arrow: pa.DataType, form: str, name: str = "value") -> pa.Field:
 class TypeMismatch(InvalidArgument):
     """A record does not fit the declared type; `index` is its place in the batch."""
 
+    class_code = "HR-1302"
+
     def __init__(self, message: str, index: int = 0) -> None:
         super().__init__(message)
         self.index = index
@@ -70,14 +72,14 @@ class Row(tuple[Any, ...]):
     def __new__(cls, *values: Any, **named: Any) -> Row:  # noqa: PYI034 - named rows have a class of their own
         if named:
             if values:
-                raise InvalidArgument("Row takes positional or named values, not both")
+                raise InvalidArgument("HR-1303", "Row takes positional or named values, not both")
             return tuple.__new__(row_class(tuple(named)), named.values())
         return tuple.__new__(cls, values)
 
     def __call__(self, *values: Any) -> Row:
         """Return a row of names makes rows with these names, as in PyFlink: `Row("word", "n")("a", 1)`."""
         if len(values) != len(self):
-            raise InvalidArgument(f"{self!r} has {len(self)} fields, got {len(values)} values")
+            raise InvalidArgument("HR-1303", f"{self!r} has {len(self)} fields, got {len(values)} values")
         return tuple.__new__(row_class(tuple(self)), values)
 
     def __getitem__(self, key: Any) -> Any:
@@ -108,7 +110,7 @@ class Row(tuple[Any, ...]):
 def row_class(names: tuple[str, ...]) -> type[Row]:
     """Return the Row class with these fields; the same class for the same names."""
     if len(set(names)) != len(names):
-        raise InvalidArgument(f"field names must be unique, got {', '.join(names)}")
+        raise InvalidArgument("HR-1301", f"field names must be unique, got {', '.join(names)}")
     body: dict[str, Any] = {"__slots__": (), "_fields": names, "_names": tuple.__new__(Row, names)}
     for index, name in enumerate(names):
         # A field may hide a method of tuple, but none that rows themselves need.
@@ -163,8 +165,9 @@ class TypeInformation:
     def __init__(self, kind: str, schema: pa.Schema | None) -> None:
         if schema is not None and not schema.names:
             raise InvalidArgument(
+                "HR-1301",
                 f"a {kind} type without fields cannot hold records: a batch without columns has no length. Give it a field, "
-                "or leave the type out, and records are pickled"
+                "or leave the type out, and records are pickled",
             )
         self.kind = kind  # scalar | tuple | row | pickled
         self.schema = schema
@@ -367,7 +370,7 @@ class TypeInformation:
     def _columns(self) -> pa.Schema:
         if self.schema is None:
             raise InvalidArgument(
-                "an untyped stream has no Arrow columns; declare a type, for example 'word string, n bigint'"
+                "HR-1203", "an untyped stream has no Arrow columns; declare a type, for example 'word string, n bigint'"
             )
         return self.schema
 
@@ -436,7 +439,8 @@ def as_type(given: object) -> TypeInformation:
     if isinstance(given, pa.DataType):
         return _scalar(given)
     raise InvalidArgument(
-        f"{_short(given)} is not a type: give Spark DDL ('word string, n bigint'), a pyarrow type or schema, or headrace.Types"
+        "HR-1301",
+        f"{_short(given)} is not a type: give Spark DDL ('word string, n bigint'), a pyarrow type or schema, or headrace.Types",
     )
 
 
@@ -450,7 +454,8 @@ def _refuse_extension(arrow: pa.DataType, where: str) -> None:
     if isinstance(arrow, pa.ExtensionType):
         column = f"column '{where[1:]}' has the" if where else "this is an"
         raise InvalidArgument(
-            f"{column} extension type {arrow.extension_name}, which workers do not know: use {arrow.storage_type}, as which it is stored"
+            "HR-1301",
+            f"{column} extension type {arrow.extension_name}, which workers do not know: use {arrow.storage_type}, as which it is stored",
         )
     for i in range(arrow.num_fields if pa.types.is_nested(arrow) else 0):
         _refuse_extension(arrow.field(i).type, f"{where}.{arrow.field(i).name}")
@@ -558,7 +563,7 @@ class Types:
     @staticmethod
     def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
         if len(field_names) != len(field_types):
-            raise InvalidArgument(f"ROW_NAMED got {len(field_names)} names for {len(field_types)} types")
+            raise InvalidArgument("HR-1301", f"ROW_NAMED got {len(field_names)} names for {len(field_types)} types")
         return _fields("row", field_names, field_types)
 
     @staticmethod
@@ -734,13 +739,15 @@ def check_storable(name: str, what: str) -> str:
     """A name that checkpoints are to hold; InvalidArgument if it is not Unicode text, or has a NUL, which ends a name in C."""
     if "\0" in name:
         raise InvalidArgument(
-            f"{what} {name!a} cannot be stored: its character {name.index(chr(0)) + 1} is NUL; use other characters"
+            "HR-1226",
+            f"{what} {name!a} cannot be stored: its character {name.index(chr(0)) + 1} is NUL; use other characters",
         )
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(
+            "HR-1226",
             f"{what} {name!a} cannot be stored: its character {error.start + 1} is a lone surrogate, which comes from bytes "
-            "that were decoded with the wrong encoding; use other characters"
+            "that were decoded with the wrong encoding; use other characters",
         ) from None
     return name

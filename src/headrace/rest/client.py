@@ -30,13 +30,19 @@ _OVERVIEW = ("jid", "name", "state", "start-time", "end-time", "duration", "task
 class RestError(HeadraceError):
     """A driver refused a request, or cannot be reached."""
 
+    class_code = "HR-7003"
+
 
 class DriverUnreachable(RestError):
     """No driver answers at the address."""
 
+    class_code = "HR-7001"
+
 
 class DriverSilent(DriverUnreachable):
     """A driver has the connection open, and does not answer."""
+
+    class_code = "HR-7002"
 
 
 class RestClient:
@@ -46,9 +52,9 @@ class RestClient:
         self, url: str, token: str | None = None, certificate: str | None = None, *, here: bool = False
     ) -> None:
         if not _is_address(url):
-            raise InvalidArgument(f"'{url}' is no address of a driver; one looks like http://127.0.0.1:8081")
+            raise InvalidArgument("HR-7008", f"'{url}' is no address of a driver; one looks like http://127.0.0.1:8081")
         if token and not is_token(token):
-            raise InvalidArgument(f"{TOKEN_RULE}; check the environment variable {TOKEN_VARIABLE}")
+            raise InvalidArgument("HR-7009", f"{TOKEN_RULE}; check the environment variable {TOKEN_VARIABLE}")
         self.url, self._token = url.rstrip("/"), token
         # The certificate of an own driver is trusted as it is; SSL_CERT_FILE names what to trust of others.
         self._tls = ssl.create_default_context(cafile=certificate) if url.startswith("https:") else None
@@ -211,7 +217,9 @@ def find_job(wanted: str, url: str | None) -> RemoteJob:
     Jobs that run come before those of the same name, or of the same id, that have ended.
     """
     if not wanted:
-        raise InvalidArgument("the text that names the job is empty; give the beginning of its id, or its name")
+        raise InvalidArgument(
+            "HR-7010", "the text that names the job is empty; give the beginning of its id, or its name"
+        )
     silent: list[str] = []
     running_last = sorted(find_jobs(url, silent.append), key=lambda job: job.overview["state"] == "RUNNING")
     jobs = list({job.id: job for job in running_last}.values())  # a job that is resumed keeps its id
@@ -223,4 +231,4 @@ def find_job(wanted: str, url: str | None) -> RemoteJob:
         return matching[0]
     problem = f"{len(matching)} jobs match '{wanted}'" if matching else f"there is no job '{wanted}'; known jobs"
     shown = ", ".join(f"{job.id[:8]} ({job.overview['name']})" for job in matching or jobs) or "none"
-    raise RestError("\n".join([f"{problem}: {shown}. Give more of the id, or --url of the driver", *silent]))
+    raise RestError("HR-7010", "\n".join([f"{problem}: {shown}. Give more of the id, or --url of the driver", *silent]))

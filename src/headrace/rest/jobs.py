@@ -9,6 +9,8 @@ from headrace.errors import HeadraceError
 class UnknownJob(HeadraceError):
     """This process has no job of that id."""
 
+    class_code = "HR-7004"
+
 
 class Jobs:
     """The jobs of this process, oldest first."""

@@ -20,9 +20,13 @@ _UNDER_WAY = 100  # each has a thread
 class UnknownOperation(HeadraceError):
     """No operation of this id was started, or its result has expired."""
 
+    class_code = "HR-7005"
+
 
 class TooManyOperations(HeadraceError):
     """Too many operations are under way."""
+
+    class_code = "HR-7006"
 
 
 class _Key(NamedTuple):

@@ -127,8 +127,9 @@ def _check_access(configuration: Configuration, running: _Access) -> None:
     options = " and ".join(key for key in differs if differs[key] and configuration.origin(key) is not Origin.DEFAULT)
     if options:
         raise ConfigError(
+            "HR-7011",
             f"{options}: an earlier job of this process has started REST with another value; give all its jobs the same "
-            f"value, run this job in a process of its own, or set {config.REST_ENABLED.key}=false for it"
+            f"value, run this job in a process of its own, or set {config.REST_ENABLED.key}=false for it",
         )
 
 
@@ -152,11 +153,12 @@ def _token(configuration: Configuration, address: str, is_loopback: bool) -> str
     """Return the token that requests must carry: the user's, or on loopback one made for this process."""
     token = _given_token(configuration) or os.environ.get(TOKEN_VARIABLE)
     if token and not is_token(token):
-        raise ConfigError(TOKEN_RULE)
+        raise ConfigError("HR-7011", TOKEN_RULE)
     if not is_loopback and not token:
         raise ConfigError(
+            "HR-7011",
             f"rest.address is {address}, which others can reach: give a secret that requests must carry, in "
-            f"{config.REST_TOKEN_FILE.key} or the environment variable {TOKEN_VARIABLE}, or leave rest.address at 127.0.0.1"
+            f"{config.REST_TOKEN_FILE.key} or the environment variable {TOKEN_VARIABLE}, or leave rest.address at 127.0.0.1",
         )
     if not token and configuration.get(config.REST_AUTHENTICATION):
         return secrets.token_urlsafe(32)
@@ -168,11 +170,13 @@ def _given_token(configuration: Configuration) -> str | None:
     token = configuration.get(config.REST_TOKEN)
     file = configuration.get(config.REST_TOKEN_FILE)
     if token and file:
-        raise ConfigError(f"both {config.REST_TOKEN.key} and {config.REST_TOKEN_FILE.key} are set: leave one out")
+        raise ConfigError(
+            "HR-7011", f"both {config.REST_TOKEN.key} and {config.REST_TOKEN_FILE.key} are set: leave one out"
+        )
     if file is not None:
         token = _private_text(file, config.REST_TOKEN_FILE.key).strip()
         if not token:
-            raise ConfigError(f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
+            raise ConfigError("HR-7011", f"{config.REST_TOKEN_FILE.key}: '{file}' is empty; write the token into it")
     return token or None
 
 
@@ -182,14 +186,15 @@ def _tls(configuration: Configuration) -> tuple[str, str] | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
-        raise ConfigError(f"TLS for REST needs both {config.REST_CERTIFICATE.key} and {config.REST_KEY.key}")
+        raise ConfigError("HR-7011", f"TLS for REST needs both {config.REST_CERTIFICATE.key} and {config.REST_KEY.key}")
     _private_text(key, config.REST_KEY.key)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as error:
         raise ConfigError(
+            "HR-7011",
             f"{config.REST_CERTIFICATE.key} '{certificate}' and {config.REST_KEY.key} '{key}' are no certificate and key in "
-            f"PEM form that belong together: {error}"
+            f"PEM form that belong together: {error}",
         ) from None
     return str(Path(certificate).resolve()), str(Path(key).resolve())
 
@@ -205,11 +210,12 @@ def _private_text(path: str, option: str) -> str:
         mode = Path(path).stat().st_mode
         if not stat.S_ISREG(mode) or mode & 0o077:
             raise ConfigError(
-                f"{option}: '{path}' is open to other users or no file (mode {stat.filemode(mode)}); run: chmod 600 {path}"
+                "HR-7011",
+                f"{option}: '{path}' is open to other users or no file (mode {stat.filemode(mode)}); run: chmod 600 {path}",
             )
         return Path(path).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option}: cannot read '{path}': {error}") from None
+        raise ConfigError("HR-7011", f"{option}: cannot read '{path}': {error}") from None
 
 
 def _listen(address: str, first: int) -> socket.socket | None:
@@ -221,7 +227,8 @@ def _listen(address: str, first: int) -> socket.socket | None:
             probe.bind((host, 0, *scope))
     except (OSError, UnicodeError) as error:
         raise ConfigError(
-            f"rest.address is '{address}', which REST cannot listen on: {error}; give an address of this machine"
+            "HR-7011",
+            f"rest.address is '{address}', which REST cannot listen on: {error}; give an address of this machine",
         ) from None
     reason: OSError | str = "ports end at 65535"
     for port in [0] if first == 0 else range(first, min(first + _PORTS, 1 << 16)):

@@ -50,6 +50,8 @@ _PAUSE, _RETRIES = 0.05, 60.0  # seconds; a checkpoint may be deleted while it i
 class UnknownCursor(HeadraceError):
     """The page before is too old to be continued."""
 
+    class_code = "HR-7007"
+
 
 @dataclass(slots=True)
 class _Cursor:
@@ -98,7 +100,9 @@ class StateBrowser:
         try:
             found = future.result(_WAIT)
         except TimeoutError:
-            raise IllegalState(f"the state is still being read after {_WAIT:.0f} s; send the request again") from None
+            raise IllegalState(
+                "HR-7014", f"the state is still being read after {_WAIT:.0f} s; send the request again"
+            ) from None
         except HeadraceError:
             self._running.pop(request, None)
             raise
@@ -181,9 +185,12 @@ def _newest(job: SparkJob) -> tuple[CheckpointService, CompletedCheckpoint]:
         return job.service, newest
     if job.status.is_terminal:
         raise IllegalState(
-            f"job {job.job_id} has ended, and keeps no checkpoint; `headrace inspect PATH` shows what a savepoint holds"
+            "HR-7014",
+            f"job {job.job_id} has ended, and keeps no checkpoint; `headrace inspect PATH` shows what a savepoint holds",
         )
-    raise IllegalState(f"job {job.job_id} has no completed checkpoint yet; POST /jobs/:jobid/checkpoints takes one")
+    raise IllegalState(
+        "HR-7014", f"job {job.job_id} has no completed checkpoint yet; POST /jobs/:jobid/checkpoints takes one"
+    )
 
 
 def _states(reader: StateSnapshotReader) -> Document:
@@ -217,8 +224,9 @@ def _check_size(job: SparkJob, reader: StateSnapshotReader, info: StateInfo, gro
         size = sum(piece.size for one in operator.subtasks if one.index == part.subtask for piece in one.pieces)
         if size > limit:
             raise IllegalState(
+                "HR-7014",
                 f"subtask {part.subtask} of operator '{info.operator}' has {size:,} bytes of state: more than the driver reads for "
-                f"this page ({config.STATE_BROWSER_LIMIT.key} = {limit:,}); use `headrace inspect`, or spark.read"
+                f"this page ({config.STATE_BROWSER_LIMIT.key} = {limit:,}); use `headrace inspect`, or spark.read",
             )
 
 
@@ -321,7 +329,9 @@ def _parsed(key: str) -> _Wanted:
     try:
         return _Wanted(json.loads(key))
     except (ValueError, RecursionError):
-        raise InvalidArgument(f'key is {key!r}, which is no JSON; a text needs quotation marks: key="word"') from None
+        raise InvalidArgument(
+            "HR-7014", f'key is {key!r}, which is no JSON; a text needs quotation marks: key="word"'
+        ) from None
 
 
 @dataclass(slots=True)
@@ -333,7 +343,7 @@ class _Wanted:
     def groups(self, reader: StateSnapshotReader, info: StateInfo) -> KeyGroupRange:
         """Return the key group of the key."""
         if not info.keyed or "key_group" not in info.schema.names or _type(info.schema, "key") is None:
-            raise InvalidArgument(f"state '{info.name}' of operator '{info.operator}' has no keys")
+            raise InvalidArgument("HR-7014", f"state '{info.name}' of operator '{info.operator}' has no keys")
         if _type(info.schema, "key") in _TEXTS and isinstance(self.key, int | float):
             self.key = json.dumps(self.key)  # written without quotation marks
         elif _type(info.schema, "key") in _INTEGERS and isinstance(self.key, str) and _DIGITS.fullmatch(self.key):
@@ -341,7 +351,7 @@ class _Wanted:
         try:
             group = key_group(_as_key(self.key), reader.operator(info.operator_id).max_parallelism)
         except (HeadraceError, TypeError) as error:
-            raise InvalidArgument(f"{json.dumps(self.key)[:200]} cannot be a key: {error}") from None
+            raise InvalidArgument("HR-7014", f"{json.dumps(self.key)[:200]} cannot be a key: {error}") from None
         return KeyGroupRange(group, group)
 
     def is_exact(self, info: StateInfo) -> bool:

@@ -45,14 +45,14 @@ class StateDataSource(DataSource):
     def _snapshot(self) -> StateSnapshotReader:
         path = self.options.get("path")
         if not path:
-            raise InvalidArgument("headrace-state needs a path: .load('/checkpoints/<job>/chk-7')")
+            raise InvalidArgument("HR-3008", "headrace-state needs a path: .load('/checkpoints/<job>/chk-7')")
         return StateSnapshotReader.open(path)
 
     def _wanted(self) -> tuple[str, str] | None:
         operator, state = self.options.get("operator"), self.options.get("state")
         if (operator is None) != (state is None):
             raise InvalidArgument(
-                "headrace-state needs both options 'operator' and 'state', or none to list the states"
+                "HR-3008", "headrace-state needs both options 'operator' and 'state', or none to list the states"
             )
         return None if operator is None or state is None else (operator, state)
 
@@ -70,13 +70,13 @@ def _groups(options: Any, snapshot: StateSnapshotReader, info: StateInfo) -> Key
     if (text := options.get("keygroups")) is not None:
         first, _, last = text.partition("-")
         if not first.isdigit() or not (last or first).isdigit():
-            raise InvalidArgument(f"keyGroups is '{text}'; give one group or a range, for example 0-15")
+            raise InvalidArgument("HR-3008", f"keyGroups is '{text}'; give one group or a range, for example 0-15")
         return KeyGroupRange(int(first), int(last or first))
     key = options.get("key")
     if key is None:
         return None
     if not info.keyed:
-        raise InvalidArgument(f"state '{info.name}' is {info.kind} state and has no keys")
+        raise InvalidArgument("HR-3008", f"state '{info.name}' is {info.kind} state and has no keys")
     return _group_of(_parsed(key, info), snapshot, info)
 
 

@@ -115,7 +115,9 @@ class StateSnapshotReader:
         stored = [op for op in operators if any(subtask.pieces for subtask in op.subtasks)]
         known = ", ".join(f"'{op.uid or op.name}' ({op.id[:8]})" for op in stored)
         problem = "has no operator" if not found else f"has {len(found)} operators"
-        raise InvalidArgument(f"'{self.snapshot.directory}' {problem} '{wanted}'; it has state of {known or 'none'}")
+        raise InvalidArgument(
+            "HR-3008", f"'{self.snapshot.directory}' {problem} '{wanted}'; it has state of {known or 'none'}"
+        )
 
     def states(self) -> list[StateInfo]:
         """Every state, by operator."""
@@ -166,7 +168,7 @@ class StateSnapshotReader:
             if info.name == name:
                 return info
         known = ", ".join(f"'{info.name}' ({info.kind})" for info in mine)
-        raise InvalidArgument(f"operator '{operator}' has no state '{name}'; it has {known or 'none'}")
+        raise InvalidArgument("HR-3008", f"operator '{operator}' has no state '{name}'; it has {known or 'none'}")
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -250,7 +252,9 @@ def _backend(name: str) -> type[KeyedStateBackend]:
         from headrace.state.rocksdb import RocksDBBackend
 
         return RocksDBBackend
-    raise StorageError(f"the snapshot was written by a state backend '{name}' that this version does not support")
+    raise StorageError(
+        "HR-2107", f"the snapshot was written by a state backend '{name}' that this version does not support"
+    )
 
 
 def _metas(handle: KeyedStateHandle) -> list[StateMeta]:

@@ -99,7 +99,8 @@ class SavepointWriter:
         snapshot = load_snapshot(open_store(), path)
         if snapshot.manifest.format != parquet.CANONICAL:
             raise IllegalState(
-                f"'{path}' is not a canonical savepoint, so it cannot be changed: take one with --format CANONICAL"
+                "HR-3007",
+                f"'{path}' is not a canonical savepoint, so it cannot be changed: take one with --format CANONICAL",
             )
         operators = [op for op in snapshot.manifest.operators if any(s.pieces for s in op.subtasks)]
         limits = {op.max_parallelism for op in operators} or {128}
@@ -129,16 +130,19 @@ class SavepointWriter:
         """
         if state.ttl is not None:
             raise InvalidArgument(
-                f"state '{state.name}' has a time to live: write it without, and read it with headrace.state.ttl-migration.enabled"
+                "HR-3008",
+                f"state '{state.name}' has a time to live: write it without, and read it with headrace.state.ttl-migration.enabled",
             )
         if not state.type.is_typed:
             raise InvalidArgument(
-                f"state '{state.name}' has no type; give one, for example ValueStateDescriptor('n', 'bigint')"
+                "HR-3008",
+                f"state '{state.name}' has no type; give one, for example ValueStateDescriptor('n', 'bigint')",
             )
         for kind, option, column in (("map", "map_key", map_key), ("list", "position", position)):
             if (state.kind == kind) != (column is not None):
                 raise InvalidArgument(
-                    f"state '{state.name}' is {state.kind} state: {option} is for {kind} state, and only for it"
+                    "HR-3008",
+                    f"state '{state.name}' is {state.kind} state: {option} is for {kind} state, and only for it",
                 )
         keys = (key,) if isinstance(key, str) else tuple(key)
         values = (value,) if isinstance(value, str) else tuple(value)
@@ -158,7 +162,8 @@ class SavepointWriter:
             operator = operators.setdefault(operator_id, new)
             if operator.key_type != state.key_type:
                 raise InvalidArgument(
-                    f"the states of operator '{uid}' have keys of different types: {operator.key_type}, {state.key_type}"
+                    "HR-3008",
+                    f"the states of operator '{uid}' have keys of different types: {operator.key_type}, {state.key_type}",
                 )
             folder = state_directory(table_directory(uid, operator_id), state.meta.name)
             self._write_state(state, frame, directory, folder, operator.parts)

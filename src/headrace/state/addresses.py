@@ -38,6 +38,8 @@ FOREIGN_GROUP: Final = (
 class NoKeySet(IllegalState):
     """Keyed state was used while no key is selected (SPEC R1.1)."""
 
+    class_code = "HR-2002"
+
 
 class _NoKey:
     """The address while no key is selected: looking it up in a table raises NoKeySet, so the hot path needs no check."""
@@ -79,7 +81,7 @@ class _ForeignTable(dict[Any, Any]):
     """The table of a key group of another subtask: state written there would be lost, so every access is refused."""
 
     def _refuse(self, *_: Any) -> Any:
-        raise IllegalState(FOREIGN_GROUP)
+        raise IllegalState("HR-2010", FOREIGN_GROUP)
 
     __getitem__ = __setitem__ = get = pop = __contains__ = _refuse
 
@@ -122,7 +124,8 @@ def address_of(key: Any) -> Any:
         hash(key)
     except TypeError:
         raise InvalidArgument(
-            f"key {key!r} of type {kind.__qualname__} cannot be a key: it is not hashable; for a dataclass, use frozen=True"
+            "HR-1305",
+            f"key {key!r} of type {kind.__qualname__} cannot be a key: it is not hashable; for a dataclass, use frozen=True",
         ) from None
     return (kind, key)
 
@@ -179,11 +182,15 @@ def key_of(address: Any) -> Any:
 def check_namespace(namespace: Any) -> None:
     """Raise InvalidArgument for a namespace that cannot be one (SPEC R1.2)."""
     if namespace is None:
-        raise InvalidArgument("namespace is None: use a window, or VOID for state that belongs to the key alone")
+        raise InvalidArgument(
+            "HR-2014", "namespace is None: use a window, or VOID for state that belongs to the key alone"
+        )
     try:
         hash(namespace)
     except TypeError:
-        raise InvalidArgument(f"namespace {namespace!r} is not hashable: use a window, a tuple or a str") from None
+        raise InvalidArgument(
+            "HR-2014", f"namespace {namespace!r} is not hashable: use a window, a tuple or a str"
+        ) from None
 
 
 def in_namespace(address: Any, namespace: Any) -> Any:

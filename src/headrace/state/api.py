@@ -199,7 +199,7 @@ class ListState(_TableState, Generic[T]):
     def add(self, value: T) -> None:
         """Append one element."""
         if value is None:
-            raise InvalidArgument(f"{self._where}: an element is None, which list state cannot hold")
+            raise InvalidArgument("HR-2003", f"{self._where}: an element is None, which list state cannot hold")
         group, address = self._place()
         self._table.extend(group, address, (value,))
 
@@ -220,12 +220,16 @@ class ListState(_TableState, Generic[T]):
     def _checked(self, values: Any) -> list[Any]:
         """Return the elements as a list; list state holds no None (SPEC R1.4)."""
         if values is None:
-            raise InvalidArgument(f"{self._where}: the list of values is None; to remove all elements call clear()")
+            raise InvalidArgument(
+                "HR-2003", f"{self._where}: the list of values is None; to remove all elements call clear()"
+            )
         if isinstance(values, str | bytes):
-            raise InvalidArgument(f"{self._where}: {values!r} is one value; call add(), or pass a list")
+            raise InvalidArgument("HR-2003", f"{self._where}: {values!r} is one value; call add(), or pass a list")
         elements = list(values)
         if any(element is None for element in elements):
-            raise InvalidArgument(f"{self._where}: an element is None, which list state cannot hold: {elements[:5]!r}")
+            raise InvalidArgument(
+                "HR-2003", f"{self._where}: an element is None, which list state cannot hold: {elements[:5]!r}"
+            )
         return elements
 
     def __iter__(self) -> Iterator[T]:
@@ -262,7 +266,9 @@ class MapEntries(Iterator[T]):
     def remove(self) -> None:
         """Delete the entry returned last, also after `has_next()`; IllegalState if there is none or it is removed."""
         if self._last is MISSING:
-            raise IllegalState("remove() needs an entry: call it once after next(), not before and not twice")
+            raise IllegalState(
+                "HR-2011", "remove() needs an entry: call it once after next(), not before and not twice"
+            )
         self._table.delete(*self._place, self._last)
         self._last = MISSING
 
@@ -274,11 +280,11 @@ class MapState(_TableState, Generic[K, V]):
 
     def _map_key(self, key: Any) -> Any:
         if key is None:
-            raise InvalidArgument(f"map state '{self.name}': key is None: every entry needs a key")
+            raise InvalidArgument("HR-2003", f"map state '{self.name}': key is None: every entry needs a key")
         try:
             return address_of(key)
         except InvalidArgument as error:
-            raise InvalidArgument(f"map state '{self.name}': {error}") from None
+            raise InvalidArgument("HR-2003", f"map state '{self.name}': {error.text}") from None
 
     def get(self, key: K) -> V | None:
         """Return the value of an entry, or None."""
@@ -411,7 +417,9 @@ class AggregatingState(FoldingState[IN], Generic[IN, OUT]):
 def _checked_result(name: str, method: str, value: Any) -> Any:
     """Return the result of a user's function; None would silently clear the state."""
     if value is None:
-        raise InvalidArgument(f"state '{name}': {method}() of its function returned None; it must return the new value")
+        raise InvalidArgument(
+            "HR-2003", f"state '{name}': {method}() of its function returned None; it must return the new value"
+        )
     return value
 
 
@@ -426,7 +434,9 @@ class StateDescriptor:
 
     def __init__(self, name: str, type_info: object = None) -> None:
         if not isinstance(name, str) or not name:
-            raise InvalidArgument(f"{type(self).__name__} needs a name: a str that is not empty, got {name!r}")
+            raise InvalidArgument(
+                "HR-2005", f"{type(self).__name__} needs a name: a str that is not empty, got {name!r}"
+            )
         self.name = check_storable(name, "the state name")
         self.type: TypeInformation = as_type(type_info)
         self.map_key_type: TypeInformation | None = None
@@ -523,8 +533,9 @@ class ReducingStateDescriptor(StateDescriptor):
         bound = getattr(reduce_function, "reduce", reduce_function)
         if not callable(bound) or isinstance(reduce_function, type):
             raise InvalidArgument(
+                "HR-1204",
                 f"state '{name}' needs a reduce function: a callable of two values or an object with reduce(a, b), "
-                f"got {reduce_function!r}"
+                f"got {reduce_function!r}",
             )
         self.reduce: Callable[[Any, Any], Any] = bound
         self._function = reduce_function
@@ -552,7 +563,7 @@ class AggregatingStateDescriptor(StateDescriptor):
         ]
         if missing:
             raise InvalidArgument(
-                f"state '{name}' needs an aggregate function: {agg_function!r} lacks {', '.join(missing)}"
+                "HR-1204", f"state '{name}' needs an aggregate function: {agg_function!r} lacks {', '.join(missing)}"
             )
         self.function = function
 

@@ -247,8 +247,9 @@ class KeyedStateBackend(ABC):
         groups = self.setup.key_groups
         if group not in groups:
             raise IllegalState(
+                "HR-2010",
                 f"operator '{self.setup.operator}': {what} is of key group {group}, but this subtask owns groups "
-                f"{groups.start} to {groups.end}; the key of a record must be the same on both sides of key_by()"
+                f"{groups.start} to {groups.end}; the key of a record must be the same on both sides of key_by()",
             )
 
     # --- states ---
@@ -273,8 +274,9 @@ class KeyedStateBackend(ABC):
             found = self._handles[name] = descriptor.kind, handle, table
         elif found[0] != descriptor.kind:
             raise IllegalState(
+                "HR-2007",
                 f"Incompatible key/value state types: operator '{self.setup.operator}', state '{name}' is "
-                f"{found[0]} state and is now requested as {descriptor.kind} state; use another name for the new state"
+                f"{found[0]} state and is now requested as {descriptor.kind} state; use another name for the new state",
             )
         return found
 
@@ -317,8 +319,9 @@ class KeyedStateBackend(ABC):
         _, handle, table = self._open(descriptor)
         if not isinstance(handle, ListState | FoldingState):
             raise InvalidArgument(
+                "HR-2013",
                 f"state '{descriptor.name}' is {descriptor.kind} state and cannot be merged; "
-                "merging windows need list, reducing or aggregating state"
+                "merging windows need list, reducing or aggregating state",
             )
         assert isinstance(table, ListTable | ValueTable)
         group, address = self.context.group, split_address(self.context.address)[0]
@@ -394,14 +397,17 @@ class KeyedStateBackend(ABC):
         for handle in handles:
             if handle.backend != self.name:
                 raise IllegalState(
+                    "HR-2107",
                     f"operator '{operator}': checkpoint {handle.checkpoint_id} holds {handle.backend} state, the job runs "
-                    f"{self.name}; native snapshots cannot change backends: start from a canonical savepoint"
+                    f"{self.name}; native snapshots cannot change backends: start from a canonical savepoint",
                 )
             require_same_max_parallelism(f"operator '{operator}'", handle.max_parallelism, self.setup.max_parallelism)
             check_key_type(operator, handle.key_type.type_info(), self.setup.key_type)
         ids = {handle.checkpoint_id for handle in handles}
         if claim and len(ids) > 1:
-            raise InvalidArgument(f"operator '{operator}': cannot claim several checkpoints {sorted(ids)} at once")
+            raise InvalidArgument(
+                "HR-9001", f"operator '{operator}': cannot claim several checkpoints {sorted(ids)} at once"
+            )
         if handles:
             self.restore_handles(handles, read, claim=claim and self.setup.incremental)
         restored = {meta.kind for forms in self.restored_forms() for meta in forms}

@@ -58,7 +58,8 @@ class BatchValueState:
         default = self._default if default is None else default
         if self._arrow is not None and default is None:
             raise InvalidArgument(
-                f"value state '{self.name}': get_many() needs a default, such as get_many(0): a column of numbers has no None"
+                "HR-2009",
+                f"value state '{self.name}': get_many() needs a default, such as get_many(0): a column of numbers has no None",
             )
         if self._columns is not None and self._keys is not None:
             slots = self._columns.find(self._keys, self._groups)
@@ -76,8 +77,9 @@ class BatchValueState:
         self._check_batch()
         if len(values) != self._count:
             raise InvalidArgument(
+                "HR-2009",
                 f"value state '{self.name}': put_many() needs a value for each of the {self._count} keys of the batch, "
-                f"got {len(values)}"
+                f"got {len(values)}",
             )
         if self._columns is not None and self._keys is not None and not _has_none(values):
             column = self._column(values)
@@ -98,8 +100,9 @@ class BatchValueState:
         chosen = np.asarray(where, np.bool_)
         if len(chosen) != self._count:
             raise InvalidArgument(
+                "HR-2009",
                 f"value state '{self.name}': remove_many() needs a bool for each of the {self._count} keys of the batch, "
-                f"got {len(chosen)}"
+                f"got {len(chosen)}",
             )
         self._remove(chosen)
 
@@ -125,13 +128,14 @@ class BatchValueState:
             return np.asarray(array.cast(self._arrow).to_numpy(zero_copy_only=False))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgument(
-                f"value state '{self.name}': put_many(): the values are not {self._arrow}: {error}"
+                "HR-2009", f"value state '{self.name}': put_many(): the values are not {self._arrow}: {error}"
             ) from None
 
     def _check_batch(self) -> None:
         if self._count < 0:
             raise IllegalState(
-                f"value state '{self.name}' was used outside of process_batch(): it has the values of a batch's keys"
+                "HR-2009",
+                f"value state '{self.name}' was used outside of process_batch(): it has the values of a batch's keys",
             )
 
 
@@ -158,8 +162,9 @@ class BatchStates:
         """Return the state of a descriptor for all keys of a batch."""
         if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl is not None:
             raise InvalidArgument(
+                "HR-2006",
                 f"state '{descriptor.name}': a function over batches has value states without a time to live; use a "
-                "KeyedProcessFunction for lists, maps and TTL"
+                "KeyedProcessFunction for lists, maps and TTL",
             )
         handle = BatchValueState(descriptor, self._backend)
         self.handles.append(handle)

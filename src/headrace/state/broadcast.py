@@ -88,14 +88,16 @@ class ReadOnlyBroadcastState(Generic[K, V]):
 
     def _read_only(self, attempt: str) -> IllegalState:
         return IllegalState(
+            "HR-2008",
             f"broadcast state '{self.name}' is read-only on this side: {attempt} is not allowed; change it in "
-            "process_broadcast_element(), where every subtask makes the same change"
+            "process_broadcast_element(), where every subtask makes the same change",
         )
 
     def _bad_key(self, key: object, error: TypeError) -> InvalidArgument:
         return InvalidArgument(
+            "HR-2008",
             f"broadcast state '{self.name}': a {type(key).__name__} cannot be a key ({error}); "
-            "use an immutable value, for example a str, an int or a tuple"
+            "use an immutable value, for example a str, an int or a tuple",
         )
 
 
@@ -128,7 +130,8 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
             new = dict(dict_value)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(
-                f"broadcast state '{self.name}': put_all() takes a dict, got {type(dict_value).__name__} ({error})"
+                "HR-2008",
+                f"broadcast state '{self.name}': put_all() takes a dict, got {type(dict_value).__name__} ({error})",
             ) from None
         if None in new:
             raise self._none_key()
@@ -166,7 +169,8 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
 
     def _none_key(self) -> InvalidArgument:
         return InvalidArgument(
-            f"broadcast state '{self.name}': None cannot be a key; use a constant of your own for a single entry"
+            "HR-2008",
+            f"broadcast state '{self.name}': None cannot be a key; use a constant of your own for a single entry",
         )
 
 
@@ -200,6 +204,7 @@ class BroadcastStates:
         if name not in self._writable:
             known = ", ".join(f"'{known}'" for known in sorted(self._writable)) or "none"
             raise InvalidArgument(
+                "HR-2008",
                 f"broadcast state '{name}' was not declared for this operator (declared: {known}); "
-                "pass its descriptor to stream.broadcast(...) as well"
+                "pass its descriptor to stream.broadcast(...) as well",
             )

@@ -223,11 +223,11 @@ class ColumnTable:
             found = self._near.find(keys)
             if found is not None:
                 if groups.min() < self._groups.start or groups.max() > self._groups.end:
-                    raise IllegalState(FOREIGN_GROUP)
+                    raise IllegalState("HR-2010", FOREIGN_GROUP)
                 return found
         start, mask = self._region.take(groups), self._mask.take(groups)
         if len(start) and start.min() < 0:
-            raise IllegalState(FOREIGN_GROUP)
+            raise IllegalState("HR-2010", FOREIGN_GROUP)
         step = _spread(keys, self._shift.take(groups))
         result: Ints = self._index[start + step].astype(np.int64) - 1
         # Most are found at the first probe; the others continue, fewer each time.
@@ -249,7 +249,7 @@ class ColumnTable:
     def probe(self, key: int, group: int) -> int:
         start, mask = self._region.item(group), self._mask.item(group)
         if start < 0:
-            raise IllegalState(FOREIGN_GROUP)
+            raise IllegalState("HR-2010", FOREIGN_GROUP)
         if self._near is not None and self._near.holds(key, key):
             return self._near.find_one(key)
         step = _spread_one(key, self._shift.item(group))

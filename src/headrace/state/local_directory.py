@@ -92,11 +92,12 @@ class LocalDirectory:
         if obstacle is not None:
             raise self._unusable(obstacle) from obstacle
         raise IllegalState(
-            f"rocksdb: directory {self.path} is in use by another backend; give each operator and attempt its own"
+            "HR-2201",
+            f"rocksdb: directory {self.path} is in use by another backend; give each operator and attempt its own",
         )
 
     def _unusable(self, error: OSError) -> StorageError:
-        return StorageError(f"rocksdb: directory {self.path} cannot be used for local state: {error}")
+        return StorageError("HR-2201", f"rocksdb: directory {self.path} cannot be used for local state: {error}")
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)

@@ -84,13 +84,14 @@ class StateSnapshot(msgspec.Struct, frozen=True):
         bounds = (*self.offsets, len(self.data))
         if len(self.offsets) != len(self.checksums) or list(bounds) != sorted(bounds) or bounds[0] != 0:
             raise StorageError(
-                f"{where}: the element offsets of the snapshot are damaged; restore from another checkpoint"
+                "HR-3102", f"{where}: the element offsets of the snapshot are damaged; restore from another checkpoint"
             )
         for index, (element, checksum) in enumerate(zip(self.elements(), self.checksums, strict=True)):
             if zlib.crc32(element) != checksum:
                 raise StorageError(
+                    "HR-3102",
                     f"{where}: element {index} of {len(self.offsets)} is damaged (its checksum does not match); "
-                    "restore from another checkpoint"
+                    "restore from another checkpoint",
                 )
 
 
@@ -277,24 +278,29 @@ class OperatorStateBackend:
 
     def _check_descriptor(self, descriptor: StateDescriptor, expected: type[StateDescriptor]) -> None:
         if not isinstance(descriptor, expected):
-            raise InvalidArgument(f"operator '{self._operator}': {descriptor!r} is not a {expected.__name__}")
+            raise InvalidArgument(
+                "HR-2005", f"operator '{self._operator}': {descriptor!r} is not a {expected.__name__}"
+            )
         if descriptor.ttl is not None:
             raise InvalidArgument(
+                "HR-2006",
                 f"operator '{self._operator}': operator state '{descriptor.name}' cannot have a time to live, as only "
-                "keyed state expires; drop the TTL, or remove old elements yourself"
+                "keyed state expires; drop the TTL, or remove old elements yourself",
             )
 
     def _check(self, name: str, stored: _Kind, requested: _Kind) -> None:
         if stored[0] is not requested[0]:
             raise IllegalState(
+                "HR-2007",
                 f"operator '{self._operator}': Incompatible state assignment modes: state '{name}' is a {stored[0]}, "
-                f"but is requested as a {requested[0]}; request it in the same mode everywhere, or use another name"
+                f"but is requested as a {requested[0]}; request it in the same mode everywhere, or use another name",
             )
         if stored[1] != requested[1]:
             held, declared = (" -> ".join(map(str, types)) for _, types in (stored, requested))
             raise StateMigrationError(
+                "HR-2101",
                 f"{self._where(name, requested[0])} holds {held}, but is requested as {declared}; "
-                "declare the type it has, or use another name"
+                "declare the type it has, or use another name",
             )
 
     def _where(self, name: str, mode: Mode) -> str:
@@ -372,9 +378,10 @@ def decode_elements(snapshot: StateSnapshot, types: tuple[TypeInformation, ...],
             values.append(pickle.loads(element))
         except Exception as error:
             raise StateMigrationError(
+                "HR-2102",
                 f"{where}: element {index} of {len(snapshot.offsets)} cannot be unpickled "
                 f"({type(error).__name__}: {error}); its class must stay importable under the name it had when the "
-                "state was written"
+                "state was written",
             ) from error
     if len(types) == 1:
         return [_from_plain(types[0], value) for value in values]
@@ -389,7 +396,7 @@ def _to_plain(type: TypeInformation, values: list[Any], where: str) -> list[Any]
         rows = iter(type.to_rows(type.to_batch([value for value in values if value is not None])))
     except TypeMismatch as error:
         raise InvalidArgument(
-            f"{where}: {error}; change the value, or declare the type that the state really holds"
+            "HR-2003", f"{where}: {error.text}; change the value, or declare the type that the state really holds"
         ) from None
     plain = map(tuple, rows) if type.converts else rows
     return [None if value is None else next(plain) for value in values]
@@ -407,6 +414,7 @@ def _dumps(value: object, index: int, where: str) -> bytes:
             return cast("bytes", cloudpickle.dumps(value, _PICKLE_PROTOCOL))
         except Exception as error:
             raise InvalidArgument(
+                "HR-2004",
                 f"{where}: element {index}, a {type(value).__name__}, cannot be pickled ({type(error).__name__}: "
-                f"{error}); keep plain data in state, and make connections, locks and files in open()"
+                f"{error}); keep plain data in state, and make connections, locks and files in open()",
             ) from error

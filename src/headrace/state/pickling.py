@@ -38,10 +38,11 @@ def _unpicklable(values: list[Any], where: str, error: Exception) -> InvalidArgu
             cloudpickle.dumps(value)
         except Exception:
             return InvalidArgument(
+                "HR-2004",
                 f"{where}: a value of type {type(value).__qualname__} cannot be stored: {error}; "
-                "keep plain data in state, and make clients, locks and files in open()"
+                "keep plain data in state, and make clients, locks and files in open()",
             )
-    return InvalidArgument(f"{where}: values cannot be stored: {error}")
+    return InvalidArgument("HR-2004", f"{where}: values cannot be stored: {error}")
 
 
 def load_values(data: bytes, where: str) -> list[Any]:
@@ -51,8 +52,9 @@ def load_values(data: bytes, where: str) -> list[Any]:
         values: list[Any] = reader.load()
     except Exception as error:
         raise StateMigrationError(
+            "HR-2102",
             f"{where}: stored values need class '{reader.last}', which cannot be read back: {error}; "
-            "keep the class importable under its old name and able to take its old fields, or drop the state"
+            "keep the class importable under its old name and able to take its old fields, or drop the state",
         ) from error
     return values
 

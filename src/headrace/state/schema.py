@@ -137,8 +137,9 @@ def check_key_type(operator: str, stored: TypeInformation, now: TypeInformation)
     """Raise StateMigrationError unless keys have the type that they were stored with."""
     if compare_types(stored, now).change is not TypeChange.AS_IS:
         raise StateMigrationError(
+            "HR-2101",
             f"operator '{operator}': keys were stored as {stored} and are now {now}; keys never evolve, because their "
-            "hash decides where state lives: keep the old key type, or rewrite the savepoint"
+            "hash decides where state lives: keep the old key type, or rewrite the savepoint",
         )
 
 
@@ -147,27 +148,30 @@ def check_state(operator: str, stored: StateMeta, now: StateMeta, *, migrate_ttl
     where = f"operator '{operator}', state '{now.name}'"
     if stored.kind != now.kind:
         raise IllegalState(
+            "HR-2007",
             f"Incompatible key/value state types: {where} was stored as {stored.kind} state and is now requested as "
-            f"{now.kind} state; use another name for the new state"
+            f"{now.kind} state; use another name for the new state",
         )
     if stored.ttl != now.ttl and not migrate_ttl:
         was, is_now = ("with", "without") if stored.ttl else ("without", "with")
         raise StateMigrationError(
+            "HR-2101",
             f"{where}: was stored {was} a time to live and is now declared {is_now}; declare it as before, "
-            "or allow the change with headrace.state.ttl-migration.enabled"
+            "or allow the change with headrace.state.ttl-migration.enabled",
         )
     if stored.map_key_type is not None and now.map_key_type is not None:
         old_key, new_key = stored.map_key_type.type_info(), now.map_key_type.type_info()
         if compare_types(old_key, new_key).change is not TypeChange.AS_IS:
             raise StateMigrationError(
-                f"{where}: map keys were stored as {old_key} and are now {new_key}; keys never evolve"
+                "HR-2101", f"{where}: map keys were stored as {old_key} and are now {new_key}; keys never evolve"
             )
     old, new = stored.value_type.type_info(), now.value_type.type_info()
     found = compare_types(old, new)
     if found.change is TypeChange.INCOMPATIBLE:
         raise StateMigrationError(
+            "HR-2101",
             f"{where}: {found.reason}; stored as {old}, declared as {new}. "
-            "Keep the old type, or use another name for the new state"
+            "Keep the old type, or use another name for the new state",
         )
     return TypeChange.AFTER_MIGRATION if stored.ttl != now.ttl else found.change
 
@@ -182,9 +186,10 @@ def widest_form(operator: str, stored: Sequence[StateMeta]) -> StateMeta:
             return one
     forms = " and as ".join(map(_form_text, stored))
     raise IllegalState(
+        "HR-2108",
         f"operator '{operator}', state '{stored[0].name}': subtasks have stored it as {forms}, of which none holds the "
         "others, and no function has opened it since: run the program until it does, and take a checkpoint or savepoint "
-        "then; one with --format NATIVE holds all forms"
+        "then; one with --format NATIVE holds all forms",
     )
 
 

@@ -124,7 +124,7 @@ class Timers:
 
     def _place(self, domain: TimeDomain, timestamp: int, address: Any, namespace: Any) -> Any:
         if not isinstance(timestamp, int) or isinstance(timestamp, bool) or not _LEAST <= timestamp <= _GREATEST:
-            raise InvalidArgument(f"a timer's time is an int of 64 bits in milliseconds, got {timestamp!r}")
+            raise InvalidArgument("HR-1407", f"a timer's time is an int of 64 bits in milliseconds, got {timestamp!r}")
         check_namespace(namespace)
         if address is NO_KEY:
             NO_KEY.refuse("a timer")

@@ -17,7 +17,9 @@ _DEFAULT_INCREMENTAL = (5, False)
 def _positive(ttl: Time | timedelta | int) -> int:
     length = milliseconds_of(ttl)
     if length <= 0:
-        raise InvalidArgument(f"time to live must be more than 0 ms, got {length} ms; to switch it off, leave it out")
+        raise InvalidArgument(
+            "HR-2006", f"time to live must be more than 0 ms, got {length} ms; to switch it off, leave it out"
+        )
     return length
 
 
@@ -218,7 +220,9 @@ class StateTtlConfig:
         ) -> StateTtlConfig.Builder:
             """Return the clock of expiry: processing time only."""
             if ttl_time_characteristic is not StateTtlConfig.TtlTimeCharacteristic.ProcessingTime:
-                raise InvalidArgument(f"time to live runs on processing time only, got {ttl_time_characteristic!r}")
+                raise InvalidArgument(
+                    "HR-2006", f"time to live runs on processing time only, got {ttl_time_characteristic!r}"
+                )
             return self
 
         def use_processing_time(self) -> StateTtlConfig.Builder:
@@ -234,7 +238,9 @@ class StateTtlConfig:
         ) -> StateTtlConfig.Builder:
             """Check `cleanup_size` entries at each state access, and optionally at each record (hashmap backend)."""
             if cleanup_size <= 0:
-                raise InvalidArgument(f"cleanup_incrementally needs at least 1 entry per access, got {cleanup_size}")
+                raise InvalidArgument(
+                    "HR-2006", f"cleanup_incrementally needs at least 1 entry per access, got {cleanup_size}"
+                )
             return self._clean(incremental=IncrementalCleanup(cleanup_size, run_cleanup_for_every_record))
 
         def cleanup_in_rocksdb_compact_filter(
@@ -250,12 +256,13 @@ class StateTtlConfig:
             """
             if query_time_after_num_entries is not None and query_time_after_num_entries <= 0:
                 raise InvalidArgument(
+                    "HR-2006",
                     f"cleanup_in_rocksdb_compact_filter needs at least 1 entry per reading of the clock, "
-                    f"got {query_time_after_num_entries}"
+                    f"got {query_time_after_num_entries}",
                 )
             compaction = None if periodic_compaction_time is None else milliseconds_of(periodic_compaction_time)
             if compaction is not None and compaction < 0:
-                raise InvalidArgument(f"periodic_compaction_time must not be negative, got {compaction} ms")
+                raise InvalidArgument("HR-2006", f"periodic_compaction_time must not be negative, got {compaction} ms")
             return self._clean(compact_filter=CompactFilter(query_time_after_num_entries, compaction))
 
         def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:

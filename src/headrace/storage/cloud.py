@@ -189,8 +189,9 @@ def _open_bucket(scheme: str, bucket: str, options: Mapping[str, Any]) -> Any:
         return kind(container, config=config, client_options=_CLIENT, retry_config=_RETRIES, **more)
     except BaseError as error:
         raise StorageError(
+            "HR-3103",
             f"cannot open '{scheme}://{bucket}' with the options {', '.join(sorted(config)) or '(none)'}: "
-            f"{without_secrets(error)}; docs/storage.md names the options"
+            f"{without_secrets(error)}; docs/storage.md names the options",
         ) from None
 
 

@@ -213,7 +213,9 @@ def shared_file(attempt: AttemptId, checkpoint_id: int, owner: str, digest: str)
 
 def _checked_owner(owner: str) -> str:
     if not _OWNER_TEXT.fullmatch(owner):
-        raise InvalidArgument(f"'{owner}' cannot be part of a file name; use small letters, digits and single dashes")
+        raise InvalidArgument(
+            "HR-1226", f"'{owner}' cannot be part of a file name; use small letters, digits and single dashes"
+        )
     return owner
 
 
@@ -325,8 +327,9 @@ def resolve_pointer(store: ObjectStore, pointer: str) -> str:
     directory = path.removesuffix(f"/{METADATA}")
     if not store.exists(metadata_path(directory)):
         raise MissingObject(
+            "HR-3005",
             f"cannot find a checkpoint or savepoint '{pointer}' (FileNotFound): there is no '{metadata_path(directory)}'; "
-            "give its directory, for example .../chk-7 or .../savepoint-1a2b3c-..., or the _metadata file in it"
+            "give its directory, for example .../chk-7 or .../savepoint-1a2b3c-..., or the _metadata file in it",
         )
     return directory
 
@@ -340,7 +343,7 @@ def savepoint_target(target: str | None, default: str | None) -> str:
     chosen = target or default
     if not chosen:
         raise IllegalState(
-            "no savepoint directory: give a target directory, or set execution.checkpointing.savepoint-dir"
+            "HR-3004", "no savepoint directory: give a target directory, or set execution.checkpointing.savepoint-dir"
         )
     return normalise(chosen)
 
@@ -354,8 +357,9 @@ def make_savepoint_directory(
         if store.make_directory(directory):
             return directory
     raise StorageError(
+        "HR-3004",
         f"cannot make a savepoint directory below '{target}': {_SAVEPOINT_ATTEMPTS} names all exist; "
-        "give another target directory"
+        "give another target directory",
     )
 
 

@@ -207,8 +207,9 @@ def _link(temporary: Path, target: Path) -> bool:
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise StorageError(
+                "HR-3106",
                 f"cannot create '{target}': the file system has no hard links, which create-if-absent needs "
-                f"({error.strerror}); use another execution.checkpointing.dir"
+                f"({error.strerror}); use another execution.checkpointing.dir",
             ) from error
         raise
     return True
@@ -226,8 +227,9 @@ def private_directory(path: Path) -> Path:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise StorageError(
+                "HR-3107",
                 f"'{path}' is not a directory of user {os.getuid()}: another user may have put it there, so nothing is "
-                "written to it; remove it, or choose another directory for temporary files (io.tmp.dirs, TMPDIR)"
+                "written to it; remove it, or choose another directory for temporary files (io.tmp.dirs, TMPDIR)",
             )
         if stat.S_IMODE(found.st_mode) != 0o700:
             path.chmod(0o700)

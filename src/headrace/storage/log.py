@@ -54,9 +54,13 @@ KEPT_ENTRIES: Final = 16
 class SupersededError(IllegalState):
     """Another driver has taken the job over; this one must stop without notifying or committing anything."""
 
+    class_code = "HR-3002"
+
 
 class LogMoved(IllegalState):
     """The driver that is to be replaced has written to the log since it was read: read it again, and choose again."""
+
+    class_code = "HR-3003"
 
 
 class CompletedRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,7 +162,9 @@ def decode_entry(data: bytes, where: str) -> LogEntry:
     try:
         return _DECODER.decode(payload)
     except msgspec.MsgspecError as error:
-        raise StorageError(f"the log entry '{where}' cannot be read: {error}; it was not written by Headrace") from None
+        raise StorageError(
+            "HR-3105", f"the log entry '{where}' cannot be read: {error}; it was not written by Headrace"
+        ) from None
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -260,8 +266,9 @@ def newest_job(store: ObjectStore, directory: str, name: str, warn: Callable[[st
         return found
     others = ", ".join(sorted({f"'{entry.job_name}'" for entry in jobs})) or "none"
     raise MissingObject(
+        "HR-3001",
         f"cannot resume: there is no job named '{name}' in '{directory}' (jobs there: {others}; damaged logs: "
-        f"{len(damaged)}); check pipeline.name and execution.checkpointing.dir, or start without --resume"
+        f"{len(damaged)}); check pipeline.name and execution.checkpointing.dir, or start without --resume",
     )
 
 
@@ -592,4 +599,4 @@ def _unknown_if_it_fails(path: str) -> Iterator[None]:
     try:
         yield
     except StorageError as error:
-        raise OutcomeUnknown(f"cannot tell whether '{path}' is valid: {error}") from error
+        raise OutcomeUnknown(f"cannot tell whether '{path}' is valid: {error.text}") from error

@@ -144,7 +144,9 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         manifest = _DECODER.decode(payload)
     except msgspec.MsgspecError as error:
-        raise StorageError(f"the metadata '{where}' cannot be read: {error}; it was not written by Headrace") from None
+        raise StorageError(
+            "HR-3105", f"the metadata '{where}' cannot be read: {error}; it was not written by Headrace"
+        ) from None
     if (fault := _fault(manifest)) is not None:
         raise CorruptState(f"the metadata '{where}' is damaged: {fault}; use an older checkpoint or savepoint")
     return manifest

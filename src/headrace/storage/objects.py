@@ -38,16 +38,20 @@ _SPOOL_BUFFER: Final = 8 << 20
 class MissingObject(StorageError, FileNotFoundError):
     """There is no object at that path."""
 
+    class_code = "HR-3101"
+
 
 class OutcomeUnknown(StorageError):
     """A write failed, but the object may exist, or appear later: what it refers to must not be deleted (SPEC R5.8)."""
+
+    class_code = "HR-3104"
 
 
 def storage_error(action: str, path: str, error: BaseException) -> StorageError:
     """Return a StorageError that names the path, the cause and what to do.
 
     >>> print(storage_error("write", "/chk/7", OSError(errno.ENOSPC, "No space left on device")))
-    cannot write '/chk/7': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
+    [HR-3103] cannot write '/chk/7': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
     """
     code = error.errno if isinstance(error, OSError) else None
     result = StorageError
@@ -92,7 +96,7 @@ def reported(action: str, path: str) -> Iterator[None]:
     >>> with reported("read", "/chk/7"):
     ...     raise TimeoutError("30 s")
     Traceback (most recent call last):
-    headrace.errors.StorageError: cannot read '/chk/7': TimeoutError: 30 s; check that the storage can be reached, then try again
+    headrace.errors.StorageError: [HR-3103] cannot read '/chk/7': TimeoutError: 30 s; check that the storage can be reached, then try again
     """
     try:
         yield
@@ -136,7 +140,7 @@ def normalise(path: str) -> str:
     """
     if not path:
         raise InvalidArgument(
-            "an empty path names no directory; give one, for example /data/checkpoints or s3://bucket/x"
+            "HR-1008", "an empty path names no directory; give one, for example /data/checkpoints or s3://bucket/x"
         )
     scheme, found = scheme_of(path), _SCHEME.fullmatch(path)
     rest = found[2] if found else path
@@ -327,8 +331,9 @@ def check_create_if_absent(store: ObjectStore, directory: str) -> None:
     try:
         if not store.create_if_absent(path, b"1") or store.create_if_absent(path, b"2") or store.read(path) != b"1":
             raise StorageError(
+                "HR-3106",
                 f"the storage at '{directory}' does not honour create-if-absent: a second writer replaced the first; "
-                "an old driver could overwrite a newer one's checkpoints, so use storage with conditional writes"
+                "an old driver could overwrite a newer one's checkpoints, so use storage with conditional writes",
             )
     finally:
         store.delete(path)

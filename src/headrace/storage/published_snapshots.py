@@ -70,8 +70,9 @@ def publish(store: ObjectStore, manifest: Manifest, directory: str) -> Snapshot:
     # 2.
     if not create(store, path, data):
         raise StorageError(
+            "HR-3107",
             f"cannot publish checkpoint {manifest.checkpoint_id}: '{path}' already exists; it belongs to another "
-            "driver or job, and is never overwritten: the next checkpoint takes another id"
+            "driver or job, and is never overwritten: the next checkpoint takes another id",
         )
     return Snapshot(manifest, directory, len(data), sealed_crc32(data))
 
@@ -80,8 +81,9 @@ def _require_self_contained(manifest: Manifest, directory: str) -> None:
     for handle in handles_of(manifest):
         if isinstance(handle, FileSegment) and not is_inside(handle.path, directory):
             raise IllegalState(
+                "HR-3006",
                 f"savepoint {manifest.checkpoint_id} cannot be published: it refers to '{handle.path}' outside of its "
-                f"directory '{directory}', so it could not be moved"
+                f"directory '{directory}', so it could not be moved",
             )
 
 
@@ -200,8 +202,9 @@ def dispose_savepoint(store: ObjectStore, pointer: str) -> DisposedSavepoint:
     snapshot = load_snapshot(store, pointer)
     if not snapshot.manifest.type.is_savepoint:
         raise IllegalState(
+            "HR-3006",
             f"'{pointer}' is a {snapshot.manifest.type.value}, not a savepoint: the job that took it deletes it; "
-            "use headrace gc for what a dead job has left"
+            "use headrace gc for what a dead job has left",
         )
     directory = snapshot.directory
     listed = {info.path for info in store.list_objects(directory)}

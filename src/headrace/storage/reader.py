@@ -19,7 +19,7 @@ def damaged(segment: FileSegment, reason: str) -> CorruptState:
     """Return the error for state that is not what was written.
 
     >>> print(damaged(FileSegment("/chk-1/a", 0, 9, 0), "the file ends after 4 of them"))
-    9 bytes at 0 of '/chk-1/a' are damaged: the file ends after 4 of them
+    [HR-3102] 9 bytes at 0 of '/chk-1/a' are damaged: the file ends after 4 of them
     """
     return CorruptState(f"{segment.length} bytes at {segment.offset} of '{segment.path}' are damaged: {reason}")
 

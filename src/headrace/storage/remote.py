@@ -54,7 +54,7 @@ class RoutingStore(ObjectStore):
             store = self._stores.get(scheme)
             if store is None:
                 if reason := unsupported(path):
-                    raise StorageError(f"cannot use '{path}': {reason}")
+                    raise StorageError("HR-3103", f"cannot use '{path}': {reason}")
                 store = self._stores[scheme] = self._open_scheme(scheme)
         return store
 

@@ -50,8 +50,9 @@ def unseal(data: bytes, magic: bytes, newest: int, what: str) -> bytes:
     found, version, _, length, crc32 = _HEADER.unpack_from(data)
     if found in _BEFORE_FORMAT_1:
         raise StorageError(
+            "HR-3105",
             f"{what} was written by a development version from before format 1 of Headrace, which cannot be read: start "
-            "the job without it; the tables of a canonical savepoint are Parquet files, which any reader of Parquet reads"
+            "the job without it; the tables of a canonical savepoint are Parquet files, which any reader of Parquet reads",
         )
     if found != magic:
         raise CorruptState(f"{what} is damaged or not a file of Headrace: it begins with {found!r}; {_ADVICE}")
@@ -62,8 +63,9 @@ def unseal(data: bytes, magic: bytes, newest: int, what: str) -> bytes:
         raise CorruptState(f"{what} is damaged: its checksum does not match; {_ADVICE}")
     if version > newest:
         raise StorageError(
+            "HR-3105",
             f"{what} has format version {version}, but this Headrace reads only up to version {newest}: "
-            "it was written by a newer one; upgrade, or use a checkpoint or savepoint of this version"
+            "it was written by a newer one; upgrade, or use a checkpoint or savepoint of this version",
         )
     return payload
 

@@ -48,17 +48,19 @@ class StorageSettings(msgspec.Struct, frozen=True):
         kind = StorageKind.FILESYSTEM if stored_in_files(configuration) else StorageKind.JOBMANAGER
         if kind is StorageKind.FILESYSTEM and not directory:
             raise ConfigError(
+                "HR-1008",
                 f"{config.CHECKPOINT_STORAGE.key} is filesystem, but {config.CHECKPOINT_DIR.key} is not set; set it, "
-                "for example to file:///data/checkpoints or s3://bucket/checkpoints"
+                "for example to file:///data/checkpoints or s3://bucket/checkpoints",
             )
         for option, path in ((config.CHECKPOINT_DIR, directory), (config.SAVEPOINT_DIR, savepoints)):
             if path and (reason := unsupported(path)):
-                raise ConfigError(f"{option.key} is '{path}': {reason}")
+                raise ConfigError("HR-1008", f"{option.key} is '{path}': {reason}")
         threshold = configuration.get(config.CHECKPOINT_INLINE_THRESHOLD)
         if threshold > MAX_INLINE_THRESHOLD:
             raise ConfigError(
+                "HR-1008",
                 f"{config.CHECKPOINT_INLINE_THRESHOLD.key} is {threshold} bytes; it may be at most {MAX_INLINE_THRESHOLD} (1 mb), "
-                "since every state below it is kept in the driver's memory"
+                "since every state below it is kept in the driver's memory",
             )
         return cls(
             kind,

@@ -188,8 +188,9 @@ class StateWriter:
                 kept.append(chunk)
         if size > limit:
             raise StorageError(
+                "HR-3011",
                 f"state '{part_id}' is larger than what the storage 'jobmanager' takes: size={size}, max={limit}; set "
-                "execution.checkpointing.storage to filesystem and execution.checkpointing.dir to a directory"
+                "execution.checkpointing.storage to filesystem and execution.checkpointing.dir to a directory",
             )
         return self._inline(kept)
 

@@ -100,7 +100,8 @@ class _Input:
         for target, _ in rows:
             if self._keyed and target != self._place:
                 raise InvalidArgument(
-                    f"a key of {values!r} belongs to subtask {target}, but the harness runs subtask {self._place}"
+                    "HR-8501",
+                    f"a key of {values!r} belongs to subtask {target}, but the harness runs subtask {self._place}",
                 )
         broadcast = self.edge.partitioning.kind == "broadcast"
         return [row for target, row in rows if not broadcast or target == self._place]
@@ -130,7 +131,7 @@ class _Harness:
         restore: bytes | Sequence[bytes] | None = None,
     ) -> None:
         if not 0 <= subtask < parallelism:
-            raise InvalidArgument(f"subtask must be from 0 to {parallelism - 1}, got {subtask}")
+            raise InvalidArgument("HR-8501", f"subtask must be from 0 to {parallelism - 1}, got {subtask}")
         given = configuration if isinstance(configuration, Configuration) else Configuration(dict(configuration or {}))
         env = StreamExecutionEnvironment.local(given)
         env.set_buffer_timeout(-1)
@@ -203,7 +204,7 @@ class _Harness:
 
     def _feed(self, row: bytes) -> None:
         if self._subtask.status is Status.CREATED:
-            raise IllegalState("open the harness first: `with OneInputHarness(...) as harness:`")
+            raise IllegalState("HR-8501", "open the harness first: `with OneInputHarness(...) as harness:`")
         with reported("the harness"):
             self._subtask.receive(row)
         self._work()
@@ -243,7 +244,7 @@ class _Harness:
     def set_processing_time(self, timestamp: int) -> None:
         """Move the clock; timers up to and including `timestamp` fire in order, each at its own time."""
         if timestamp < self._time:
-            raise InvalidArgument(f"time does not run backwards: it is {self._time}, got {timestamp}")
+            raise InvalidArgument("HR-8501", f"time does not run backwards: it is {self._time}, got {timestamp}")
         while (due := self._subtask.next_deadline()) is not None and due <= timestamp:
             self._time = max(self._time, due)
             with reported("the harness"):
@@ -268,7 +269,9 @@ class _Harness:
 
     def _take(self, tag: str | None) -> list[tuple[Any, int | None]]:
         if tag is not None and tag not in self._emitted:
-            raise InvalidArgument(f"unknown side output '{tag}': give the harness side_outputs=[OutputTag('{tag}')]")
+            raise InvalidArgument(
+                "HR-8501", f"unknown side output '{tag}': give the harness side_outputs=[OutputTag('{tag}')]"
+            )
         taken, self._emitted[tag] = self._emitted.get(tag, []), []
         return taken
 
@@ -288,8 +291,9 @@ class _Harness:
         taken = self._subtask.take_snapshots()
         if not taken:
             raise IllegalState(
+                "HR-8501",
                 "the barrier waits behind records for which there is no room yet: asynchronous calls are at their capacity; "
-                "move the time with set_processing_time(...), or raise the capacity"
+                "move the time with set_processing_time(...), or raise the capacity",
             )
         (progress,) = taken
         return msgspec.msgpack.encode(_HarnessSnapshot(barrier.id, snapshot_inline(progress)))
@@ -467,8 +471,9 @@ def _method_of(function: Any, methods: dict[type, str]) -> str:
             return method
     known = ", ".join(sorted(kind.__name__ for kind in methods))
     raise InvalidArgument(
+        "HR-8501",
         f"the harness cannot tell what {function!r} is for: make it a subclass of one of {known}, or say "
-        f"method='{next(iter(methods.values()))}'"
+        f"method='{next(iter(methods.values()))}'",
     )
 
 

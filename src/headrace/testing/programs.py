@@ -41,7 +41,9 @@ class RunResult:
         """The records of the one stream that the program returned."""
         if list(self.streams) != [_ONLY]:
             names = ", ".join(self.streams) or "none"
-            raise IllegalState(f"the program did not return exactly one stream (it has: {names}); use result['name']")
+            raise IllegalState(
+                "HR-8501", f"the program did not return exactly one stream (it has: {names}); use result['name']"
+            )
         return self.streams[_ONLY]
 
     def __getitem__(self, name: str) -> list[Any]:
@@ -112,7 +114,7 @@ def _streams(returned: object) -> dict[str, DataStream]:
         return {_ONLY: returned}
     streams = dict(returned) if isinstance(returned, Mapping) else {}
     if isinstance(returned, list | tuple) or not all(isinstance(stream, DataStream) for stream in streams.values()):
-        raise InvalidArgument("a program returns a DataStream, a dict of name -> DataStream, or nothing")
+        raise InvalidArgument("HR-8501", "a program returns a DataStream, a dict of name -> DataStream, or nothing")
     return streams
 
 

@@ -139,7 +139,7 @@ class FaultyStore(MemoryStore):
     >>> store.put("a", b"1")
     >>> store.put("b", b"2")
     Traceback (most recent call last):
-    headrace.errors.StorageError: cannot write 'b': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
+    headrace.errors.StorageError: [HR-3103] cannot write 'b': the disk is full (ENOSPC); free some space there, or use another execution.checkpointing.dir
     """
 
     def __init__(self, faults: Iterable[Fault] = (), delay: Callable[[int], None] | None = None) -> None:

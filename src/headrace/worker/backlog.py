@@ -101,8 +101,9 @@ class Backlog:
         except OSError as error:
             where = self._budget.directory or tempfile.gettempdir()
             raise StorageError(
+                "HR-2203",
                 f"cannot spill rows of a blocked channel to '{where}': {error}; free some space there, set io.tmp.dirs to "
-                "another directory, or lower headrace.alignment.spill.max so that the checkpoint is declined instead"
+                "another directory, or lower headrace.alignment.spill.max so that the checkpoint is declined instead",
             ) from error
         self._write_at += len(row)
         self.spilled += len(frame.body)

@@ -16,7 +16,7 @@ from typing import Any
 from headrace.checkpoint.handles import CorruptState
 from headrace.control.deployment import ARCHIVE_PREFIX
 from headrace.control.messages import Failed
-from headrace.errors import HeadraceError, UserCodeError, WorkerLost
+from headrace.errors import HeadraceError, JobFailed, UserCodeError, WorkerLost
 from headrace.records.types import TypeMismatch
 
 # With the separator, so that a package called headrace_plugin does not match.
@@ -72,21 +72,22 @@ def user_line(trace: TracebackType | None) -> str:
 
 
 def describe(error: BaseException, task: str) -> Failed:
-    """The message for the driver; it starts with the user's line."""
+    """The message for the driver; it begins with a code and the user's line."""
     if isinstance(error, TypeMismatch) and error.origin is not None:
         operator, call_site = error.origin
         error = OperatorFailure(operator, call_site, error)
     if isinstance(error, OperatorFailure):
         return _user_failure(error)
-    text = error_text(error)
+    text = _without_code(error)
     if isinstance(error, CorruptState):
-        return Failed(f"{task}: {error}", _trace(error), operator=task, kind="damaged")
+        return Failed(f"[{error.code}] {task}: {error.text}", _trace(error), operator=task, kind="damaged")
     if isinstance(error, WorkerLost):
-        return Failed(f"{task}: {error}", _trace(error), operator=task, kind="victim")
+        return Failed(f"[{error.code}] {task}: {error.text}", _trace(error), operator=task, kind="victim")
     line = user_line(error.__traceback__)
     if line:  # for example sys.exit() in a function
-        return Failed(f"{line}: {text}\n  in {task}", _trace(error), operator=task, user_line=line, kind="user")
-    return Failed(f"{task} failed: {text}", _trace(error), operator=task, kind="runtime")
+        message = f"[{_code(error, UserCodeError)}] {line}: {text}\n  in {task}"
+        return Failed(message, _trace(error), operator=task, user_line=line, kind="user")
+    return Failed(f"[{_code(error, JobFailed)}] {task} failed: {text}", _trace(error), operator=task, kind="runtime")
 
 
 def _user_failure(failure: OperatorFailure) -> Failed:
@@ -98,13 +99,25 @@ def _user_failure(failure: OperatorFailure) -> Failed:
         details.append(f"key {key}")
     if failure.record is not NO_KEY:
         details.append(f"record {short(failure.record)}")
-    what = error_text(cause)
+    what = _without_code(cause)
     if isinstance(cause, TypeMismatch):
-        what = f"the function returned a wrong type: {cause}"
+        what = f"the function returned a wrong type: {cause.text}"
     elif isinstance(cause, UserCodeError):  # its text is complete
-        what = _cut(str(cause))
-    message = f"{line}: {what}\n  in {', '.join(details)}, defined at {failure.call_site}"
+        what = _cut(cause.text)
+    code = _code(cause, UserCodeError)
+    message = f"[{code}] {line}: {what}\n  in {', '.join(details)}, defined at {failure.call_site}"
     return Failed(message, _trace(cause), operator=failure.operator, user_line=line, key=key, kind="user")
+
+
+def _code(error: BaseException, otherwise: type[HeadraceError]) -> str | None:
+    """The code of an error of ours; else the one of the class as which it is reported."""
+    return (error.code if isinstance(error, HeadraceError) else None) or otherwise.class_code
+
+
+def _without_code(error: BaseException) -> str:
+    """Class and message of an error whose code stands elsewhere."""
+    text = error_text(error)
+    return text.replace(f"[{error.code}] ", "", 1) if isinstance(error, HeadraceError) else text
 
 
 def error_text(error: BaseException) -> str:

@@ -71,7 +71,7 @@ class KeyReader:
     def _converted(self, keys: list[Any]) -> list[Any]:
         if None in keys:
             raise InvalidArgument(
-                f"key is None, which is not {self.type}: every record needs a key, or leave key_type out"
+                "HR-1305", f"key is None, which is not {self.type}: every record needs a key, or leave key_type out"
             )
         if pa.types.is_integer(self.type.arrow_type) and set(map(type, keys)) <= {int, float, bool}:
             keys = list(map(int, keys))

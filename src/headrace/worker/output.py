@@ -152,7 +152,8 @@ class EdgeWriter:
         for key, target in zip(keys, targets, strict=True):
             if not isinstance(target, int | np.integer) or not 0 <= target < readers:
                 raise UserCodeError(
-                    f"partition_custom() chose subtask {target!r} for key {key!r}: it must be an integer from 0 to {readers - 1}"
+                    "HR-5002",
+                    f"partition_custom() chose subtask {target!r} for key {key!r}: it must be an integer from 0 to {readers - 1}",
                 )
         return np.array(targets, np.int64)
 
@@ -264,8 +265,9 @@ class EdgeWriter:
             return pickle_rows(rows)
         except Exception as error:
             reason = UserCodeError(
+                "HR-5005",
                 f"a record cannot be sent to the next operator: {_unpicklable(rows)} cannot be pickled ({error}); "
-                "emit plain values, or give the operator an output_type"
+                "emit plain values, or give the operator an output_type",
             )
             if origin is None:
                 raise reason from error

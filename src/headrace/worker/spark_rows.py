@@ -49,8 +49,9 @@ def _ends(rows: list[Row]) -> list[int]:
     ends = list(accumulate((sum(map(len, pieces)) for _, pieces in rows), initial=0))
     if ends[-1] > _MAX_BYTES:
         raise UserCodeError(
+            "HR-5005",
             f"a record cannot be sent to the next operator: it takes {ends[-1]:,} bytes, and Spark's rows have at most "
-            f"{_MAX_BYTES:,}; emit the data in several records, or write it to a file and emit its path"
+            f"{_MAX_BYTES:,}; emit the data in several records, or write it to a file and emit its path",
         )
     return ends
 

@@ -154,7 +154,7 @@ class _Split:
         timestamp = watermark.timestamp if isinstance(watermark, Watermark) else watermark
         if not _is_int(timestamp) or not MIN_WATERMARK <= timestamp <= MAX_WATERMARK:
             raise UserCodeError(
-                f"a watermark is an int of 64 bits in milliseconds, the generator emitted {timestamp!r}"
+                "HR-1407", f"a watermark is an int of 64 bits in milliseconds, the generator emitted {timestamp!r}"
             )
         self.watermark = max(self.watermark, int(timestamp))
         self.idle = False
@@ -311,7 +311,9 @@ def _checked(stamps: list[Any]) -> Stamps:
     for place, stamp in enumerate(stamps):
         if not _is_int(stamp):
             if not isinstance(stamp, float) or not math.isfinite(stamp):
-                raise UserCodeError(f"a timestamp is an int in milliseconds, the timestamp assigner gave {stamp!r}")
+                raise UserCodeError(
+                    "HR-1407", f"a timestamp is an int in milliseconds, the timestamp assigner gave {stamp!r}"
+                )
             stamps[place] = int(stamp)  # of `moment.timestamp() * 1000`
         _check_range(stamps[place])
     return np.array(stamps, np.int64)
@@ -324,10 +326,11 @@ def _is_int(value: Any) -> bool:
 def _check_range(stamp: int) -> None:
     """A stand-in for "never" would end all windows, and windows around it would have no bounds."""
     if stamp == MIN_WATERMARK:
-        raise UserCodeError("the record has no timestamp, and the timestamp assigner gave none")
+        raise UserCodeError("HR-1407", "the record has no timestamp, and the timestamp assigner gave none")
     if not -_FURTHEST <= stamp <= _FURTHEST:
         raise UserCodeError(
-            f"the timestamp {stamp} is millions of years away: give milliseconds since 1970, and filter out records without time"
+            "HR-1407",
+            f"the timestamp {stamp} is millions of years away: give milliseconds since 1970, and filter out records without time",
         )
 
 
@@ -335,7 +338,7 @@ def _column_stamps(batch: Batch, name: str) -> Stamps:
     """Milliseconds from a column of integers (milliseconds already), timestamps or dates."""
     column = batch.arrow().column(name)
     if column.null_count:
-        raise UserCodeError(f"column '{name}' gives the timestamps and has a null: filter nulls out first")
+        raise UserCodeError("HR-1407", f"column '{name}' gives the timestamps and has a null: filter nulls out first")
     if pa.types.is_integer(column.type):
         return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
     if not pa.types.is_timestamp(column.type):

@@ -198,7 +198,7 @@ def test_one_name_in_two_modes_is_refused():
     with pytest.raises(IllegalState) as caught:
         redistribute([None, shapes(a=("split", 1)), shapes(a=("union", 1))], 3)
     assert str(caught.value) == (
-        "Incompatible state assignment modes: operator state 'a' was stored as split list by subtask 1 and as union "
+        "[HR-2007] Incompatible state assignment modes: operator state 'a' was stored as split list by subtask 1 and as union "
         "list by subtask 2; every subtask must register a name in one mode, so this snapshot cannot be restored: take "
         "an older one"
     )
@@ -391,7 +391,7 @@ def test_restore_fails_when_max_parallelism_changes():
     with pytest.raises(IllegalState) as caught:
         restored_max_parallelism("map -> count", [SavedOperator("count", 64, keyed=True)], 4, 128)
     assert str(caught.value) == (
-        "vertex 'map -> count', operator 'count': max parallelism mismatch: the state was stored with 64, the program "
+        "[HR-2105] vertex 'map -> count', operator 'count': max parallelism mismatch: the state was stored with 64, the program "
         "sets 128; the number of key groups is fixed for the life of the state, so set 64 or leave it unset"
     )
 
@@ -401,7 +401,7 @@ def test_restore_fails_when_parallelism_exceeds_the_stored_max():
     with pytest.raises(IllegalState) as caught:
         restored_max_parallelism("count", [SavedOperator("count", 8, keyed=True)], 9, None)
     assert str(caught.value) == (
-        "vertex 'count': the state of 'count' was stored with max parallelism 8, which is lower than the parallelism 9 "
+        "[HR-2105] vertex 'count': the state of 'count' was stored with max parallelism 8, which is lower than the parallelism 9 "
         "it is restored with; lower the parallelism to 8 or less"
     )
 
@@ -412,7 +412,7 @@ def test_chained_keyed_operators_with_different_max_parallelism():
     with pytest.raises(IllegalState) as caught:
         restored_max_parallelism("a -> b", saved, 4, None)
     assert str(caught.value) == (
-        "vertex 'a -> b': max parallelism mismatch: the chained operators 'a' and 'b' have keyed state stored with max "
+        "[HR-2105] vertex 'a -> b': max parallelism mismatch: the chained operators 'a' and 'b' have keyed state stored with max "
         "parallelism 64 and 128; their keys belong to different key groups, so start a new chain at 'b'"
     )
 
@@ -562,7 +562,7 @@ def test_unsupported():
     with pytest.raises(IllegalState) as caught:
         assign_inflight(EdgeMapping.UNSUPPORTED, 3, 2, 128)
     assert str(caught.value) == (
-        "in-flight data of a forward, rescale or broadcast edge cannot be moved from 3 to 2 subtasks; restore with "
+        "[HR-2106] in-flight data of a forward, rescale or broadcast edge cannot be moved from 3 to 2 subtasks; restore with "
         "parallelism 3, or from a savepoint, which has no in-flight data; did the partitioning of the edge change "
         "since the checkpoint?"
     )
@@ -622,7 +622,7 @@ def test_inflight_data_in_front_of_the_chain():
     with pytest.raises(IllegalState) as caught:
         check_inflight_chain("map -> count -> sink", "map", ["map", "count", "sink"])
     assert str(caught.value) == (
-        "vertex 'map -> count -> sink': the checkpoint holds in-flight data in front of 'count', 'sink', which is now "
+        "[HR-2106] vertex 'map -> count -> sink': the checkpoint holds in-flight data in front of 'count', 'sink', which is now "
         "chained behind 'map' and has no channel to receive it; keep the exchange (start a new chain there), or "
         "restore from a savepoint, which has no in-flight data"
     )

@@ -117,7 +117,7 @@ def test_run_keeps_the_programs_exit_code(invoke, script):
 
 def test_run_names_a_missing_file(invoke):
     result = invoke("run", "none.py")
-    assert (result.exit_code, result.stderr) == (1, "there is no file 'none.py'\n")
+    assert (result.exit_code, result.stderr) == (1, "[HR-7012] there is no file 'none.py'\n")
 
 
 def test_run_refuses_a_bad_option_before_the_program_starts(invoke, script):
@@ -125,7 +125,7 @@ def test_run_refuses_a_bad_option_before_the_program_starts(invoke, script):
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith(
-        "unknown option 'paralelism.default' (from -D); did you mean 'parallelism.default'?"
+        "[HR-1002] unknown option 'paralelism.default' (from -D); did you mean 'parallelism.default'?"
     )
 
 
@@ -180,7 +180,7 @@ def test_doctor_refuses_a_bad_option(invoke):
     result = invoke("doctor", "--no-spark", "-D", "parallelism.default")
     assert (result.exit_code, result.stderr) == (
         1,
-        "-D parallelism.default: expected key=value, for example -D parallelism.default=4\n",
+        "[HR-1003] -D parallelism.default: expected key=value, for example -D parallelism.default=4\n",
     )
 
 

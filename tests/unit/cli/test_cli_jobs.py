@@ -191,7 +191,7 @@ def test_another_server_at_the_address(body):
         threading.Thread(target=other.serve_forever, daemon=True).start()
         shown = command("list", "--url", f"http://127.0.0.1:{other.server_port}", code=1)
         other.shutdown()
-    assert shown.startswith("cannot reach")
+    assert shown.startswith("[HR-7001] cannot reach")
 
 
 def test_a_driver_that_does_not_answer_is_not_left_out_in_silence(job, monkeypatch):

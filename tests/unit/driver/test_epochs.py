@@ -203,7 +203,7 @@ def test_but_the_newest_must_be_there(rig):
     rig.missing.add(1)
     rig.settle()
     assert rig.log == []
-    assert "cannot commit: MissingObject: chk-1 is gone" in rig.failures[0]
+    assert "cannot commit: MissingObject: [HR-3101] chk-1 is gone" in rig.failures[0]
 
 
 def test_the_committer_is_closed(rig):

@@ -133,7 +133,7 @@ def test_an_error_of_a_user_function_is_the_users():
 def test_an_error_that_passed_through_user_code_leads_with_its_line():
     failure = describe(raised(exec, compile("1/0", "/home/u/prog.py", "exec")), "Map (1/1)")
     assert failure.kind == "user"
-    assert failure.message.startswith("/home/u/prog.py:1: ZeroDivisionError")
+    assert failure.message.startswith("[HR-5001] /home/u/prog.py:1: ZeroDivisionError")
 
 
 def test_a_lost_input_makes_a_victim():
@@ -142,7 +142,7 @@ def test_a_lost_input_makes_a_victim():
 
 def test_an_error_of_ours_is_the_runtimes():
     failure = describe(ValueError("oops"), "Map (1/1)")  # no frame at all
-    assert (failure.kind, failure.message) == ("runtime", "Map (1/1) failed: ValueError: oops")
+    assert (failure.kind, failure.message) == ("runtime", "[HR-6001] Map (1/1) failed: ValueError: oops")
 
 
 def test_a_record_whose_repr_fails_is_no_obstacle():
@@ -156,4 +156,4 @@ def test_a_record_whose_repr_fails_is_no_obstacle():
 
 def test_a_line_in_a_shipped_module_is_named_as_beside_the_script():
     code = compile("1/0", "/tmp/spark-1/headrace-modules-0a1b2c.zip/pkg/shapes.py", "exec")
-    assert describe(raised(exec, code), "t").message.startswith("pkg/shapes.py:1: ")
+    assert describe(raised(exec, code), "t").message.startswith("[HR-5001] pkg/shapes.py:1: ")

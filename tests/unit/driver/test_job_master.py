@@ -202,7 +202,7 @@ def test_a_job_whose_last_messages_were_lost_fails():  # SPEC R4.5
     assert rig.master.machine.status is JobStatus.FAILED
     name = rig.master.plan.task_name(0, 0)
     assert rig.master.failure_log == [
-        f"the worker of {name} ended (process 1 on here), but the driver did not hear all that it sent"
+        f"[HR-6001] the worker of {name} ended (process 1 on here), but the driver did not hear all that it sent"
     ]
 
 

@@ -252,7 +252,7 @@ def test_tasks_that_do_not_leave_are_told_again_then_killed_then_ignored(life):
 def test_without_restarts_the_job_fails_and_its_retention_decides(life):
     life = Life(NoRestart()).start()
     assert life.end_attempt()[-1] == ev.CloseCheckpoints(JobStatus.FAILED, keep_all=False)
-    assert str(life.machine.error) == "job 'job' failed: it broke"
+    assert str(life.machine.error) == "[HR-6001] job 'job' failed: it broke"
     assert status_of(life.step(ev.CheckpointsClosed())) == ["FAILED"]
 
 
@@ -416,7 +416,7 @@ def test_a_rescale_of_a_job_that_ends_is_refused(life):
     life.step(ev.CancelRequested())
     life.end_attempt()
     (answer,) = life.asked(ev.AnswerRescale)
-    assert str(answer.error) == "job 'job' has ended"
+    assert str(answer.error) == "[HR-3009] job 'job' has ended"
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------
@@ -508,4 +508,4 @@ def test_a_driver_that_is_superseded_before_its_end_is_recorded_has_not_finished
     assert life.step(ev.DriverSuperseded("another driver leads")) == [ev.SetStatus(JobStatus.FAILING)]
     (status, end) = life.step(ev.CheckpointsClosed())
     assert (status, end.status) == (ev.SetStatus(JobStatus.FAILED), JobStatus.FAILED)
-    assert str(end.error) == "another driver leads"
+    assert str(end.error) == "[HR-6001] another driver leads"

@@ -92,15 +92,17 @@ def test_the_same_seed_gives_the_same_jitter():
     [
         (
             lambda: ExponentialDelay(120_000, 60_000),
-            ("restart strategy exponential-delay: initial-backoff (2 min) must be at most max-backoff (1 min)"),
+            (
+                "[HR-1001] restart strategy exponential-delay: initial-backoff (2 min) must be at most max-backoff (1 min)"
+            ),
         ),
         (
             lambda: ExponentialDelay(backoff_multiplier=1.0),
-            "restart strategy exponential-delay: backoff-multiplier must be greater than 1, got 1.0",
+            "[HR-1001] restart strategy exponential-delay: backoff-multiplier must be greater than 1, got 1.0",
         ),
         (
             lambda: ExponentialDelay(jitter_factor=1.5),
-            "restart strategy exponential-delay: jitter-factor must be between 0 and 1, got 1.5",
+            "[HR-1001] restart strategy exponential-delay: jitter-factor must be between 0 and 1, got 1.5",
         ),
     ],
 )
@@ -154,7 +156,7 @@ def test_an_unknown_strategy_is_refused():
     with pytest.raises(ConfigError) as caught:
         Configuration({"restart-strategy.type": "sometimes"})
     assert str(caught.value) == (
-        "option 'restart-strategy.type': 'sometimes' is not one of none, disable, off, fixed-delay, "
+        "[HR-1001] option 'restart-strategy.type': 'sometimes' is not one of none, disable, off, fixed-delay, "
         "exponential-delay, failure-rate; for example 'none'"
     )
 

@@ -348,7 +348,7 @@ def test_other_types_are_refused(key, name):
         with pytest.raises(InvalidArgument) as caught:
             call(key)
         assert str(caught.value) == (
-            f"key of type {name} cannot be hashed: allowed are None, numbers, texts, bytes, dates, times, UUIDs, members of an "
+            f"[HR-1305] key of type {name} cannot be hashed: allowed are None, numbers, texts, bytes, dates, times, UUIDs, members of an "
             "Enum, instances of dataclasses, and tuples, lists, dicts, sets and rows of these; give the key as one of these"
         )
 
@@ -575,7 +575,7 @@ def test_good_max_parallelism(max_parallelism, parallelism):
 )
 def test_wrong_max_parallelism(max_parallelism, parallelism):
     expected = (
-        f"operator 'count': parallelism {parallelism} does not go with max parallelism {max_parallelism}: the latter "
+        f"[HR-1217] operator 'count': parallelism {parallelism} does not go with max parallelism {max_parallelism}: the latter "
         "must be in [1, 32768], the parallelism from 1 up to the max parallelism; "
         "change the parallelism or, as long as no state is stored, the max parallelism"
     )
@@ -596,7 +596,9 @@ def test_max_parallelism_is_checked_wherever_it_is_given():
         lambda: default_max_parallelism(32769),
     ]
     for call in calls:
-        with pytest.raises(InvalidArgument, match=r"^job: parallelism \d+ does not go with max parallelism \d+"):
+        with pytest.raises(
+            InvalidArgument, match=r"^\[HR-1217\] job: parallelism \d+ does not go with max parallelism \d+"
+        ):
             call()
 
 
@@ -692,7 +694,9 @@ def test_hashing_leaves_the_column_unchanged():
 )
 def test_null_keys_are_refused(array):
     # SPEC R3.1: None -> error
-    with pytest.raises(InvalidArgument, match=r"^key column has 1 null\(s\), but each record needs a key: drop"):
+    with pytest.raises(
+        InvalidArgument, match=r"^\[HR-1305\] key column has 1 null\(s\), but each record needs a key: drop"
+    ):
         hash_column(array)
 
 
@@ -703,7 +707,7 @@ def test_nulls_that_no_row_uses_are_no_keys():
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.decimal128(5, 2), pa.list_(pa.int8()), pa.null()])
 def test_other_columns_are_refused(kind):
-    text = f"key column of type {kind} cannot be hashed: allowed are str, int, float, bool, bytes and tuples of these; "
+    text = f"[HR-1305] key column of type {kind} cannot be hashed: allowed are str, int, float, bool, bytes and tuples of these; "
     with pytest.raises(InvalidArgument, match=re.escape(text) + "cast it, e.g. to string"):
         hash_column(pa.array([], kind))
 

@@ -76,14 +76,14 @@ def register_two(first, second):
     ],
 )
 def test_a_job_that_asks_for_another_protection_than_the_server_has_is_refused(fresh_server, first, second, option):
-    with pytest.raises(ConfigError, match=rf"^{re.escape(option)}: an earlier job .* process of its own"):
+    with pytest.raises(ConfigError, match=rf"^\[HR-7011\] {re.escape(option)}: an earlier job .* process of its own"):
         register_two(first, second)
     assert len(server._jobs.all()) == 1
 
 
 def test_a_job_that_asks_for_tls_is_not_served_without(fresh_server, monkeypatch):
     monkeypatch.setattr(server, "_tls", lambda of: ("c", "k") if of.get(config.REST_KEY) else None)
-    with pytest.raises(ConfigError, match=r"^headrace\.rest\.tls\.certificate-file: an earlier job"):
+    with pytest.raises(ConfigError, match=r"^\[HR-7011\] headrace\.rest\.tls\.certificate-file: an earlier job"):
         register_two({}, {"headrace.rest.tls.key-file": "k", "headrace.rest.tls.certificate-file": "c"})
 
 

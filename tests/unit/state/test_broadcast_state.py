@@ -54,7 +54,7 @@ def test_none_is_no_key(rules, call):
     with pytest.raises(InvalidArgument) as caught:
         call(rules)
     assert str(caught.value) == (
-        "broadcast state 'rules': None cannot be a key; use a constant of your own for a single entry"
+        "[HR-2008] broadcast state 'rules': None cannot be a key; use a constant of your own for a single entry"
     )
     assert not rules.contains("c")
 
@@ -64,7 +64,7 @@ def test_key_that_cannot_be_hashed(rules, method):
     with pytest.raises(InvalidArgument) as caught:
         getattr(rules, method)(*[[1, 2]] * (2 if method == "put" else 1))
     assert str(caught.value) == (
-        "broadcast state 'rules': a list cannot be a key (unhashable type: 'list'); "
+        "[HR-2008] broadcast state 'rules': a list cannot be a key (unhashable type: 'list'); "
         "use an immutable value, for example a str, an int or a tuple"
     )
 
@@ -118,7 +118,7 @@ def test_read_only_side_changes_nothing(rules, attempt, name):
     with pytest.raises(IllegalState) as caught:
         attempt(rules.read_only())
     assert str(caught.value) == (
-        f"broadcast state 'rules' is read-only on this side: {name} is not allowed; change it in "
+        f"[HR-2008] broadcast state 'rules' is read-only on this side: {name} is not allowed; change it in "
         "process_broadcast_element(), where every subtask makes the same change"
     )
     assert list(rules.items()) == [("a", 1), ("b", 2)]
@@ -155,7 +155,7 @@ def test_unknown_descriptor(rules, side):
     with pytest.raises(InvalidArgument) as caught:
         getattr(BroadcastStates([rules, BroadcastState("limits")]), side)("shapes")
     assert str(caught.value) == (
-        "broadcast state 'shapes' was not declared for this operator (declared: 'limits', 'rules'); "
+        "[HR-2008] broadcast state 'shapes' was not declared for this operator (declared: 'limits', 'rules'); "
         "pass its descriptor to stream.broadcast(...) as well"
     )
     with pytest.raises(InvalidArgument, match=r"\(declared: none\)"):

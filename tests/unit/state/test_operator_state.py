@@ -114,7 +114,7 @@ def test_no_none_elements(call, shown):
     with pytest.raises(InvalidArgument) as caught:
         call(state)
     assert str(caught.value) == (
-        f"operator 'sink', split list state 'buffer': an element is None, which list state cannot hold{shown}"
+        f"[HR-2003] operator 'sink', split list state 'buffer': an element is None, which list state cannot hold{shown}"
     )
     assert state.get() == [1]
 
@@ -132,7 +132,7 @@ def test_no_list(method, given, text):
     state = OperatorStateBackend("sink").get_union_list_state(list_of("buffer"))
     with pytest.raises(InvalidArgument) as caught:
         getattr(state, method)(given)
-    assert str(caught.value) == f"operator 'sink', union list state 'buffer': {text}"
+    assert str(caught.value) == f"[HR-2003] operator 'sink', union list state 'buffer': {text}"
 
 
 # ---- registration --------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_no_time_to_live():
     with pytest.raises(InvalidArgument) as caught:
         OperatorStateBackend("sink").get_list_state(descriptor)
     assert str(caught.value) == (
-        "operator 'sink': operator state 'l' cannot have a time to live, as only keyed state expires; "
+        "[HR-2006] operator 'sink': operator state 'l' cannot have a time to live, as only keyed state expires; "
         "drop the TTL, or remove old elements yourself"
     )
 
@@ -193,7 +193,7 @@ def test_one_mode_per_name(first, second, restored):
     with pytest.raises(IllegalState) as caught:
         GETTERS[second](backend)
     assert str(caught.value) == (
-        f"operator 'sink': Incompatible state assignment modes: state 's' is a {first}, but is requested as a "
+        f"[HR-2007] operator 'sink': Incompatible state assignment modes: state 's' is a {first}, but is requested as a "
         f"{second}; request it in the same mode everywhere, or use another name"
     )
     GETTERS[first](backend)  # nothing was lost by asking
@@ -210,13 +210,13 @@ def test_one_type_per_name(restored):
     with pytest.raises(StateMigrationError) as caught:
         backend.get_list_state(list_of("l", "string"))
     assert str(caught.value) == (
-        "operator 'sink', split list state 'l' holds bigint, but is requested as string; "
+        "[HR-2101] operator 'sink', split list state 'l' holds bigint, but is requested as string; "
         "declare the type it has, or use another name"
     )
     with pytest.raises(StateMigrationError) as caught:
         backend.get_broadcast_state(map_of("m", "string"))
     assert str(caught.value) == (
-        "operator 'sink', broadcast map state 'm' holds string -> bigint, but is requested as string -> pickled; "
+        "[HR-2101] operator 'sink', broadcast map state 'm' holds string -> bigint, but is requested as string -> pickled; "
         "declare the type it has, or use another name"
     )
     assert backend.get_list_state(list_of("l", "bigint")).get() == [1]
@@ -302,7 +302,7 @@ def test_value_that_does_not_fit_its_type(value):
     with pytest.raises(InvalidArgument) as caught:
         backend.snapshot()()
     assert str(caught.value) == (
-        f"operator 'sink', split list state 'l': expected bigint, got {value!r}: {value!r} is not bigint; "
+        f"[HR-2003] operator 'sink', split list state 'l': expected bigint, got {value!r}: {value!r} is not bigint; "
         "change the value, or declare the type that the state really holds"
     )
 
@@ -383,7 +383,7 @@ def test_value_that_cannot_be_pickled():
     with pytest.raises(InvalidArgument) as caught:
         backend.snapshot()
     assert str(caught.value) == (
-        "operator 'sink', split list state 'a': element 1, a lock, cannot be pickled (TypeError: cannot pickle "
+        "[HR-2004] operator 'sink', split list state 'a': element 1, a lock, cannot be pickled (TypeError: cannot pickle "
         "'_thread.lock' object); keep plain data in state, and make connections, locks and files in open()"
     )
 
@@ -396,7 +396,7 @@ def test_class_that_is_gone():
     with pytest.raises(StateMigrationError) as caught:
         backend.get_list_state(list_of("a"))
     assert str(caught.value) == (
-        "operator 'sink', split list state 'a': element 0 of 1 cannot be unpickled (ModuleNotFoundError: No module "
+        "[HR-2102] operator 'sink', split list state 'a': element 0 of 1 cannot be unpickled (ModuleNotFoundError: No module "
         "named 'gone'); its class must stay importable under the name it had when the state was written"
     )
 
@@ -423,7 +423,7 @@ def test_damaged_element_is_found_before_it_is_unpickled(capsys):
         with pytest.raises(StorageError) as caught:
             OperatorStateBackend("sink", part)
         assert str(caught.value) == (
-            f"operator 'sink', {mode} state 'a': element 1 of 2 is damaged (its checksum does not match); "
+            f"[HR-3102] operator 'sink', {mode} state 'a': element 1 of 2 is damaged (its checksum does not match); "
             "restore from another checkpoint"
         )
     # a subtask that got only the sound element can go on; the other one cannot
@@ -441,7 +441,7 @@ def test_damaged_offsets(offsets):
     with pytest.raises(StorageError) as caught:
         OperatorStateBackend("sink", part)
     assert str(caught.value) == (
-        "operator 'sink', split list state 'a': the element offsets of the snapshot are damaged; "
+        "[HR-3102] operator 'sink', split list state 'a': the element offsets of the snapshot are damaged; "
         "restore from another checkpoint"
     )
 
@@ -581,7 +581,7 @@ def test_damaged_raw_stream():
     with pytest.raises(StorageError) as caught:
         OperatorStateBackend("custom", part)
     assert str(caught.value) == (
-        "operator 'custom', raw operator state: element 0 of 1 is damaged (its checksum does not match); "
+        "[HR-3102] operator 'custom', raw operator state: element 0 of 1 is damaged (its checksum does not match); "
         "restore from another checkpoint"
     )
 
@@ -624,7 +624,7 @@ def test_cuts_are_exact_and_any_changed_byte_is_found(streams, data):
         at = data.draw(st.integers(0, len(snapshot.data) - 1))
         flipped = bytearray(snapshot.data)
         flipped[at] ^= data.draw(st.integers(1, 255))
-        with pytest.raises(StorageError, match=r"^here: element \d of \d is damaged"):
+        with pytest.raises(StorageError, match=r"^\[HR-3102\] here: element \d of \d is damaged"):
             msgspec.structs.replace(snapshot, data=bytes(flipped)).verify("here")
 
 

@@ -287,10 +287,13 @@ def test_the_directory_of_an_operator_has_a_short_name(name):
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda file: resolve_pointer(LocalStore(), file), "cannot look at '{}/_metadata': NotADirectoryError"),
+        (
+            lambda file: resolve_pointer(LocalStore(), file),
+            "[HR-3103] cannot look at '{}/_metadata': NotADirectoryError",
+        ),
         (
             lambda file: make_savepoint_directory(LocalStore(), file, JOB, lambda: "x"),
-            "cannot make directory '{}/savepoint-012345-x': FileExistsError",
+            "[HR-3103] cannot make directory '{}/savepoint-012345-x': FileExistsError",
         ),
     ],
 )

@@ -537,7 +537,7 @@ def test_map_batches_over_windows():
 def test_map_batches_over_windows_needs_a_type():
     env = StreamExecutionEnvironment.local()
     keyed = env.from_collection([1]).key_by(lambda n: n)
-    with pytest.raises(GraphError, match=r"map_batches\(\) needs a typed stream"):
+    with pytest.raises(GraphError, match=r"map_batches\(\) at .*test_edges_of_time\.py:\d+ needs a typed stream"):
         keyed.window(TumblingEventTimeWindows.of(10)).map_batches(lambda key, window, batch: batch)
 
 

@@ -75,7 +75,7 @@ def test_the_message_of_a_failed_function():
     cause = raised(innermost)
     failure = describe(OperatorFailure("parse", "job.py:7", cause, key="k1", record={"a": 1}), "task")
     assert failure.message == (
-        f"{line_of(innermost, 1)}: JSONDecodeError: {cause}\n"
+        f"[HR-5001] {line_of(innermost, 1)}: JSONDecodeError: {cause}\n"
         "  in operator 'parse', key 'k1', record {'a': 1}, defined at job.py:7"
     )
     assert (failure.operator, failure.user_line, failure.key, failure.kind) == (
@@ -95,7 +95,7 @@ def test_a_key_that_is_none_is_still_a_key():
 
 def test_without_a_line_of_the_user_the_definition_leads():
     assert describe(OperatorFailure("x", "job.py:7", ValueError("v")), "task").message.startswith(
-        "job.py:7: ValueError: v"
+        "[HR-5001] job.py:7: ValueError: v"
     )
 
 
@@ -104,7 +104,7 @@ def test_a_wrong_type_names_the_operator_that_made_the_record():
     error.origin = ("parse", "job.py:7")
     failure = describe(error, "the reader")
     assert failure.message == (
-        "job.py:7: the function returned a wrong type: expected bigint, got 'x'\n"
+        "[HR-1302] job.py:7: the function returned a wrong type: expected bigint, got 'x'\n"
         "  in operator 'parse', defined at job.py:7"
     )
     assert failure.operator == "parse"
@@ -112,7 +112,7 @@ def test_a_wrong_type_names_the_operator_that_made_the_record():
 
 def test_our_own_words_need_no_class_name():
     message = describe(OperatorFailure("f", "job.py:7", UserCodeError("must yield")), "task").message
-    assert message.startswith("job.py:7: must yield\n")
+    assert message.startswith("[HR-5001] job.py:7: must yield\n")
 
 
 def test_long_records_are_cut():
@@ -151,19 +151,19 @@ def test_a_record_whose_repr_fails():
 
 def test_an_error_of_the_runtime_names_the_task():
     failure = describe(KeyError("channel"), "Map (2/4)")
-    assert failure.message == "Map (2/4) failed: KeyError: 'channel'"
+    assert failure.message == "[HR-6001] Map (2/4) failed: KeyError: 'channel'"
     assert (failure.kind, failure.operator) == ("runtime", "Map (2/4)")
 
 
 def test_a_victim_is_no_cause():
     failure = describe(WorkerLost("the input broke off"), "Map (2/4)")
-    assert failure.message == "Map (2/4): the input broke off"
+    assert failure.message == "[HR-6003] Map (2/4): the input broke off"
     assert failure.kind == "victim"
 
 
 def test_sys_exit_leads_with_the_users_line():
     failure = describe(raised(sys.exit, 3), "Map (1/1)")
-    assert failure.message.startswith(f"{__file__}:")
+    assert failure.message.startswith(f"[HR-5001] {__file__}:")
     assert "SystemExit: 3" in failure.message
     assert failure.kind == "user"
 

@@ -179,7 +179,7 @@ def test_a_custom_partitioner_out_of_range(choice):
     with pytest.raises(UserCodeError) as caught:
         writer.emit("k")
     assert str(caught.value) == (
-        f"partition_custom() chose subtask {choice!r} for key 'k': it must be an integer from 0 to 1"
+        f"[HR-5002] partition_custom() chose subtask {choice!r} for key 'k': it must be an integer from 0 to 1"
     )
 
 

@@ -68,7 +68,8 @@ def step_back(build, older=True, **options):
 
 def test_a_damaged_checkpoint_is_skipped_loudly():
     assert step_back(bare) == (
-        "checkpoint 7 ('/job/chk-7') is DAMAGED, stepping back to an older one: 'chk-7/e1r0-v0-s0.state' is damaged"
+        "checkpoint 7 ('/job/chk-7') is DAMAGED, stepping back to an older one: "
+        "[HR-3103] 'chk-7/e1r0-v0-s0.state' is damaged"
     )
 
 

@@ -60,7 +60,7 @@ def test_a_source_in_the_place_of_a_source_function_reads_from_its_start(functio
 def test_splits_go_to_no_source_function():  # SPEC R8.5, R9.4
     _, snapshot = run(numbers("numbers"))
     with pytest.raises(
-        StateMigrationError, match=r"^the snapshot has splits of a source for 'Custom Source' \(.*:\d+\), "
+        StateMigrationError, match=r"^\[HR-2104\] the snapshot has splits of a source for 'Custom Source' \(.*:\d+\), "
     ):
         run(lambda env: env.add_source(Function()).uid("numbers").map(lambda n: n).uid("same").print(), snapshot)
 

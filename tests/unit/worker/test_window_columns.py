@@ -87,7 +87,10 @@ def test_windows_of_all_records_have_no_key():
 
 def test_global_windows_have_no_bounds():
     stream = StreamExecutionEnvironment.local().from_collection([(1, 1, 1)], type_info=KINDS["bigint"]).key_by("k")
-    with pytest.raises(GraphError, match=r"sum\(\) gives the bounds of windows, which GlobalWindows have not"):
+    with pytest.raises(
+        GraphError,
+        match=r"sum\(\) at .*test_window_columns\.py:\d+ gives the bounds of windows, which GlobalWindows have not",
+    ):
         stream.window(GlobalWindows.create()).sum("v")
 
 

@@ -100,7 +100,9 @@ class BarrierHandler(InputGate):
         super().__init__(channels, restored=restored, after_finish=after_finish)
         self._forced = frozenset(forced_aligned)
         if not self._forced <= self._open.keys() - self._restored:
-            raise InvalidArgument("a forced-aligned channel must be one of the channels, and not a restored one")
+            raise InvalidArgument(
+                "HR-9001", "a forced-aligned channel must be one of the channels, and not a restored one"
+            )
         self._deadlines = deadlines
         self._queued = {channel: _QueuedEvents() for channel in self._open}
         self._at: _Alignment | None = None

@@ -47,7 +47,7 @@ class InputGate(ABC):
         self._open = dict.fromkeys(channels)
         self._restored = frozenset(restored)
         if not self._restored <= self._open.keys():
-            raise InvalidArgument("a restored channel must be one of the channels")
+            raise InvalidArgument("HR-9001", "a restored channel must be one of the channels")
         self._after_finish = after_finish
         self._aborted: set[int] = set()
         self.latest = -1  # the newest checkpoint that was started, cancelled or declined here

@@ -43,7 +43,7 @@ class AvroCodec:
     (b'\x03', {'n': -2})
     >>> AvroCodec('{"type": "rekord"}')
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: Avro: unknown type 'rekord' in the schema
+    headrace.errors.InvalidArgument: [HR-4504] Avro: unknown type 'rekord' in the schema
     """
 
     def __init__(self, schema: str | Schema, written_with: str | Schema | None = None) -> None:
@@ -87,9 +87,9 @@ class AvroCodec:
         try:
             self._write(out, self._writing.schema, self._writing.put(value))
         except RecursionError:
-            raise InvalidArgument("Avro: a value is nested too deeply to be written") from None
+            raise InvalidArgument("HR-4505", "Avro: a value is nested too deeply to be written") from None
         except WRITE_ERRORS as error:
-            raise InvalidArgument(f"Avro: {str(value)[:200]} does not fit the schema: {error}") from None
+            raise InvalidArgument("HR-4505", f"Avro: {str(value)[:200]} does not fit the schema: {error}") from None
         return out.getvalue()
 
     def decode(self, data: bytes) -> Any:

@@ -63,7 +63,9 @@ class AvroFormat(FileFormat):
     ) -> None:
         """`type_info`: another type with the same fields."""
         if compression not in ("null", "deflate"):
-            raise InvalidArgument(f"AvroFormat: compression must be 'null' or 'deflate', got {compression!r}")
+            raise InvalidArgument(
+                "HR-1225", f"AvroFormat: compression must be 'null' or 'deflate', got {compression!r}"
+            )
         self.codec, self._compression = AvroCodec(schema), compression
         self.type = type_info or (self.codec.type() if typed else PICKLED)
 

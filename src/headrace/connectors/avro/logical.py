@@ -63,7 +63,7 @@ def column_of(kind: str, schema: Any) -> pa.DataType:
     name = logical_of(schema)
     if name == "decimal":
         if schema["precision"] > 38:
-            raise InvalidArgument("Avro: a decimal of more than 38 digits has no column")
+            raise InvalidArgument("HR-4504", "Avro: a decimal of more than 38 digits has no column")
         return pa.decimal128(schema["precision"], schema.get("scale", 0))
     if name == "date":
         return pa.date32()

@@ -153,7 +153,7 @@ class Resolution:
                 f"a union of {', '.join(map(title, self._wanted.branches(wanted)))}" if isinstance(wanted, list) else ""
             )
             raise InvalidArgument(
-                f"Avro: a {title(written)} was written where the schema has {choice or 'a ' + title(wanted)}"
+                "HR-4505", f"Avro: a {title(written)} was written where the schema has {choice or 'a ' + title(wanted)}"
             )
         return found
 

@@ -28,7 +28,7 @@ def fastavro_module() -> ModuleType:
     try:
         import fastavro
     except ImportError as error:
-        raise InvalidArgument(f"Avro needs the package fastavro ({error}): {install_hint('avro')}") from None
+        raise InvalidArgument("HR-1108", f"Avro needs the package fastavro ({error}): {install_hint('avro')}") from None
     return fastavro
 
 
@@ -56,18 +56,18 @@ class ParsedSchema:
             try:
                 schema = json.loads(schema)
             except ValueError as error:
-                raise InvalidArgument(f"Avro: the schema is not JSON: {error}") from None
+                raise InvalidArgument("HR-4504", f"Avro: the schema is not JSON: {error}") from None
         self.json = schema
         self._names: dict[str, Schema] = {}
         fastavro = fastavro_module()
         try:
             self.root = fastavro.parse_schema(_normal(schema), self._names)
         except fastavro.schema.UnknownType as error:
-            raise InvalidArgument(f"Avro: unknown type {error.name!r} in the schema") from None
+            raise InvalidArgument("HR-4504", f"Avro: unknown type {error.name!r} in the schema") from None
         except fastavro.schema.SchemaParseException as error:
-            raise InvalidArgument(f"Avro: the schema is not valid: {error}") from None
+            raise InvalidArgument("HR-4504", f"Avro: the schema is not valid: {error}") from None
         except (KeyError, TypeError, AttributeError) as error:
-            raise InvalidArgument(f"Avro: the schema is not valid: {error!r}") from None
+            raise InvalidArgument("HR-4504", f"Avro: the schema is not valid: {error!r}") from None
         for one in (self.root, *self._names.values()):
             self._check_unions(one)
 
@@ -95,12 +95,12 @@ class ParsedSchema:
         if isinstance(schema, list):
             others = [branch for branch in schema if branch != "null"]
             if len(others) != 1:
-                raise InvalidArgument("Avro: a union of several types has no column")
+                raise InvalidArgument("HR-4504", "Avro: a union of several types has no column")
             return self.arrow_type(others[0], inside)
         kind = kind_of(schema)
         if kind == "record":
             if schema["name"] in inside:
-                raise InvalidArgument("Avro: a record that contains itself has no columns")
+                raise InvalidArgument("HR-4504", "Avro: a record that contains itself has no columns")
             inside = (*inside, schema["name"])
             return pa.struct([pa.field(f["name"], self.arrow_type(f["type"], inside)) for f in schema["fields"]])
         if kind == "array":
@@ -112,11 +112,13 @@ class ParsedSchema:
     def default(self, field: dict[str, Any]) -> Callable[[], Any]:
         """Return what makes a field's default, a new value each time; InvalidArgument if it has none, or a wrong one."""
         if _DEFAULT not in field:
-            raise InvalidArgument(f"Avro: field '{field['name']}' is missing, and has no default")
+            raise InvalidArgument("HR-4505", f"Avro: field '{field['name']}' is missing, and has no default")
         try:
             value = self._from_json(field["type"], field[_DEFAULT])
         except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgument(f"Avro: the default of field '{field['name']}' is wrong: {error}") from None
+            raise InvalidArgument(
+                "HR-4504", f"Avro: the default of field '{field['name']}' is wrong: {error}"
+            ) from None
         return (lambda: deepcopy(value)) if isinstance(value, list | dict) else lambda: value
 
     def _from_json(self, schema: Schema, value: Any) -> Any:
@@ -158,19 +160,21 @@ class ParsedSchema:
     def _check_unions(self, schema: Schema) -> None:
         if isinstance(schema, list):
             if any(isinstance(branch, list) for branch in schema):
-                raise InvalidArgument("Avro: the schema is not valid: a union is directly inside another")
+                raise InvalidArgument("HR-4504", "Avro: the schema is not valid: a union is directly inside another")
             branches = self.branches(schema)
             kinds = [one["name"] if kind_of(one) in NAMED else kind_of(one) for one in branches]
             for kind in kinds:
                 if kinds.count(kind) > 1:
-                    raise InvalidArgument(f"Avro: the schema is not valid: a union has {kind} twice")
+                    raise InvalidArgument("HR-4504", f"Avro: the schema is not valid: a union has {kind} twice")
             for branch in schema:
                 self._check_unions(branch)
         elif isinstance(schema, dict):
             names = [field["name"] for field in schema.get("fields", ())]
             for name in names:
                 if names.count(name) > 1:
-                    raise InvalidArgument(f"Avro: the schema is not valid: {schema['name']} has field '{name}' twice")
+                    raise InvalidArgument(
+                        "HR-4504", f"Avro: the schema is not valid: {schema['name']} has field '{name}' twice"
+                    )
             for inner in [schema.get("items"), schema.get("values"), *(f["type"] for f in schema.get("fields", ()))]:
                 self._check_unions(inner)
 

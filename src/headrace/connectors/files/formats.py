@@ -300,11 +300,11 @@ class FileFormat:
 
     def reader(self, part: FilePart, file: Any) -> PartReader:
         """Reads a part of an open file; a format that is not `lines` gets whole files."""
-        raise InvalidArgument(f"{type(self).__name__} cannot read files")
+        raise InvalidArgument("HR-4501", f"{type(self).__name__} cannot read files")
 
     def writer(self, file: PendingFile, type: TypeInformation) -> FormatWriter:
         """Open a new file for records of a type."""
-        raise InvalidArgument(f"{self.__class__.__name__} cannot write files")
+        raise InvalidArgument("HR-4501", f"{self.__class__.__name__} cannot write files")
 
 
 class LineFormat(FileFormat):
@@ -367,10 +367,12 @@ def writing_format(
         return format
     if not isinstance(format, str):
         if not callable(format):
-            raise InvalidArgument(f"{sink}: format must be a name, a FileFormat or a function, got {format!r}")
+            raise InvalidArgument(
+                "HR-4501", f"{sink}: format must be a name, a FileFormat or a function, got {format!r}"
+            )
         return LineFormat(encode=lambda _: lambda batch: [format(row) for row in batch.rows()])
     if format not in _SUFFIXES:
-        raise InvalidArgument(f"{sink}: unknown format {format!r}; use {', '.join(_SUFFIXES)}")
+        raise InvalidArgument("HR-4501", f"{sink}: unknown format {format!r}; use {', '.join(_SUFFIXES)}")
     suffix = _SUFFIXES[format]
     if format in ("parquet", "orc"):
         return _TableFormat(suffix, compression)

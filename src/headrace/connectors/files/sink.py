@@ -47,7 +47,7 @@ class TimeBuckets:
         try:
             self._zone = ZoneInfo(timezone) if isinstance(timezone, str) else timezone or UTC
         except (KeyError, ValueError) as error:
-            raise InvalidArgument(f"TimeBuckets: there is no timezone {timezone!r}: {error}") from None
+            raise InvalidArgument("HR-4105", f"TimeBuckets: there is no timezone {timezone!r}: {error}") from None
 
     def directory(self, now: int) -> str:
         """Return the directory of a time in milliseconds."""
@@ -68,7 +68,7 @@ class FileSink(Sink[PreparedFile]):
 
     >>> FileSink("/data/out", "xml")
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: FileSink('/data/out'): unknown format 'xml'; use text, json, csv, parquet, orc
+    headrace.errors.InvalidArgument: [HR-4501] FileSink('/data/out'): unknown format 'xml'; use text, json, csv, parquet, orc
     """
 
     output_kind = "files"
@@ -103,16 +103,17 @@ class FileSink(Sink[PreparedFile]):
         self.file_format()
         for name, limit in (("roll_bytes", roll_bytes), ("roll_ms", roll_ms), ("idle_ms", idle_ms)):
             if limit is not None and limit < 1:
-                raise InvalidArgument(f"{self._name}: {name} must be positive, got {limit}")
+                raise InvalidArgument("HR-4105", f"{self._name}: {name} must be positive, got {limit}")
         if not prefix or prefix[0] in "._" or "/" in prefix or "/" in (suffix or ""):
             raise InvalidArgument(
+                "HR-4105",
                 f"{self._name}: prefix {prefix!r} and suffix {suffix!r} would hide files, or move them; start with a letter, "
-                "and leave out '/'"
+                "and leave out '/'",
             )
         open_target(path, ".headrace")  # a scheme that cannot do it is refused here
         self.partition_by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         if self.partition_by and bucket is not None:
-            raise InvalidArgument(f"{self._name}: give partition_by or bucket, one of the two")
+            raise InvalidArgument("HR-4105", f"{self._name}: give partition_by or bucket, one of the two")
         self.type = None if type_info is None else as_type(type_info)
         self.bucket, self.roll_ms, self.idle_ms, self.prefix, self.suffix = bucket, roll_ms, idle_ms, prefix, suffix
 
@@ -125,8 +126,9 @@ class FileSink(Sink[PreparedFile]):
         type, format = self.type or stream_type, self.file_format()
         if format.takes_fields and type.kind not in ("row", "tuple"):
             raise InvalidArgument(
+                "HR-1203",
                 f"{self._name}: {format.suffix} needs a stream with fields, got {type}; declare output_type, for example "
-                "'word string, n bigint'"
+                "'word string, n bigint'",
             )
         check_partitions(self._name, self.partition_by, type)
 
@@ -284,9 +286,9 @@ def check_partitions(sink: str, columns: Sequence[str], type: TypeInformation) -
     names = type.schema.names if type.schema is not None else []
     for column in columns:
         if column not in names:
-            raise InvalidArgument(f"{sink}: there is no field '{column}' to partition by in {type}")
+            raise InvalidArgument("HR-1206", f"{sink}: there is no field '{column}' to partition by in {type}")
     if columns and len(columns) == len(names):
-        raise InvalidArgument(f"{sink}: nothing is left to write if all fields are partitions")
+        raise InvalidArgument("HR-4105", f"{sink}: nothing is left to write if all fields are partitions")
 
 
 def partitions_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str | None, ...], Any]]:

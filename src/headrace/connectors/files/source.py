@@ -83,14 +83,14 @@ class FileSource(DynamicSource[FileSplit]):
         self.paths = (path,) if isinstance(path, str) else tuple(path)
         self.name = f"FileSource('{', '.join(self.paths)}')"
         if not self.paths:
-            raise InvalidArgument("FileSource: give a path, or a list of them")
+            raise InvalidArgument("HR-4101", "FileSource: give a path, or a list of them")
         if not isinstance(format, FileFormat) and format not in _FORMATS:
-            raise InvalidArgument(f"{self.name}: unknown format {format!r}; use {', '.join(_FORMATS)}")
+            raise InvalidArgument("HR-4501", f"{self.name}: unknown format {format!r}; use {', '.join(_FORMATS)}")
         check_choice(f"{self.name}: on_change", on_change, "fail", "ignore")
         if header and format != "csv":
-            raise InvalidArgument(f"{self.name}: only csv files have a header")
+            raise InvalidArgument("HR-4501", f"{self.name}: only csv files have a header")
         if (split_bytes is not None and split_bytes < 1) or (watch_ms is not None and watch_ms < 1):
-            raise InvalidArgument(f"{self.name}: split_bytes and watch_ms must be positive")
+            raise InvalidArgument("HR-4101", f"{self.name}: split_bytes and watch_ms must be positive")
         CorruptRecords(on_corrupt, self.name)
         self.format, self.watch_ms, self.split_bytes = format, watch_ms, split_bytes
         self.bounded = watch_ms is None
@@ -99,12 +99,16 @@ class FileSource(DynamicSource[FileSplit]):
         self._delimiter = delimiter
         if isinstance(format, FileFormat):
             if type_info is not None and as_type(type_info) != format.type:
-                raise InvalidArgument(f"{self.name}: the format gives {format.type}, not {as_type(type_info)}")
+                raise InvalidArgument(
+                    "HR-1227", f"{self.name}: the format gives {format.type}, not {as_type(type_info)}"
+                )
             self.type = format.type
         elif format == "parquet":
             self.type = self._parquet_type() if type_info is None else as_type(type_info)
             if self.type.kind != "row":
-                raise InvalidArgument(f"{self.name}: parquet needs a type with named fields, got {self.type}")
+                raise InvalidArgument(
+                    "HR-1203", f"{self.name}: parquet needs a type with named fields, got {self.type}"
+                )
         else:
             self.type = decoder(format, type_info, delimiter).type
         self.header = delimiter.join(self.type.schema.names) if header and self.type.schema is not None else None
@@ -114,7 +118,7 @@ class FileSource(DynamicSource[FileSplit]):
         fs, roots = self.places()
         first = next(iter(sorted(found.path for root in roots for found in _listed(fs, root))), None)
         if first is None:
-            raise InvalidArgument(f"{self.name}: there is no file to read the columns from; give a type")
+            raise InvalidArgument("HR-4102", f"{self.name}: there is no file to read the columns from; give a type")
         with fs.open(_on_disk(first), "rb") as file:
             return as_type(pq.read_schema(file).remove_metadata())
 
@@ -123,7 +127,7 @@ class FileSource(DynamicSource[FileSplit]):
         found = [fsspec.core.url_to_fs(path) for path in self.paths]
         if any(fs != found[0][0] for fs, _ in found):
             raise InvalidArgument(
-                f"{self.name}: the paths are on several file systems; make a source of each, and union()"
+                "HR-4107", f"{self.name}: the paths are on several file systems; make a source of each, and union()"
             )
         return found[0][0], [root for _, root in found]
 
@@ -244,10 +248,10 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
                 found.update((file.path, file) for file in _listed(self._fs, root))
             except FileNotFoundError:
                 if not self._may_appear(root):
-                    raise StorageError(f"{self._source.name}: there is no such file or directory") from None
+                    raise StorageError("HR-4102", f"{self._source.name}: there is no such file or directory") from None
                 absent.add(root)
             except OSError as error:
-                raise StorageError(f"{self._source.name}: cannot list its files: {error}") from error
+                raise StorageError("HR-4103", f"{self._source.name}: cannot list its files: {error}") from error
         for root in sorted(absent - self._absent_roots):
             _LOG.warning(
                 "%s: %s is not there now; it is listed again every %d ms, and files that were found before stay known",
@@ -316,9 +320,10 @@ class _FileEnumerator(SplitEnumerator[FileSplit]):
 def changed(source: FileSource, path: str, before: int, now: int) -> StorageError:
     """Return the error for a file that was found and then written again."""
     return StorageError(
+        "HR-4104",
         f"{source.name}: {path} has changed since it was found (it had {before} bytes, now {now}): a file must be complete when "
         "it appears, and a new one needs a name of its own. Write it elsewhere and move it in; or set on_change='ignore' to "
-        "read only what was there first"
+        "read only what was there first",
     )
 
 
@@ -376,7 +381,7 @@ class _FileReader(QueueReader[FileSplit]):
             raise
         except (*_BROKEN, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
-                raise StorageError(f"{self._source.name}: cannot read {part.path}: {error}") from error
+                raise StorageError("HR-4103", f"{self._source.name}: cannot read {part.path}: {error}") from error
             self._give_up(str(error))
             return None
         for place, one in bad:

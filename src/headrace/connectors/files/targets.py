@@ -93,7 +93,7 @@ def open_target(root: str, hidden: str) -> FileTarget:
 
     >>> open_target("ftp://host/out", ".headrace")
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: 'ftp://host/out': a file cannot be made visible in one step on ftp; use a local or mounted directory, or s3://
+    headrace.errors.InvalidArgument: [HR-4107] 'ftp://host/out': a file cannot be made visible in one step on ftp; use a local or mounted directory, or s3://
     """
     scheme = scheme_of(root)
     if scheme == "file":
@@ -101,7 +101,8 @@ def open_target(root: str, hidden: str) -> FileTarget:
     if scheme == "s3":
         return S3Target(root)
     raise InvalidArgument(
-        f"'{root}': a file cannot be made visible in one step on {scheme}; use a local or mounted directory, or s3://"
+        "HR-4107",
+        f"'{root}': a file cannot be made visible in one step on {scheme}; use a local or mounted directory, or s3://",
     )
 
 
@@ -146,7 +147,8 @@ def _reported(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"the file sink cannot write '{path}': {error}; check that its disk has room and can be written to"
+            "HR-4106",
+            f"the file sink cannot write '{path}': {error}; check that its disk has room and can be written to",
         ) from error
 
 
@@ -246,7 +248,7 @@ class S3Target(FileTarget):
         try:
             self._fs = fsspec.filesystem("s3")
         except ImportError as error:
-            raise InvalidArgument(f"'{root}' needs s3fs: {install_hint('s3')}") from error
+            raise InvalidArgument("HR-1108", f"'{root}' needs s3fs: {install_hint('s3')}") from error
 
     def open(self, name: str) -> PendingFile:
         path = f"{self.root}/{name}"
@@ -288,6 +290,8 @@ def _bucket_and_key(path: str) -> dict[str, Any]:
 
 class _UploadGone(StorageError):
     """The upload was completed or aborted."""
+
+    class_code = "HR-4106"
 
 
 def _call_s3(fs: Any, method: str, arguments: dict[str, Any]) -> Any:

@@ -34,7 +34,9 @@ def load() -> Any:
     try:
         import confluent_kafka.admin
     except ImportError as error:
-        raise ConfigError(f"Kafka needs the package confluent-kafka ({error}): {install_hint('kafka')}") from None
+        raise ConfigError(
+            "HR-1108", f"Kafka needs the package confluent-kafka ({error}): {install_hint('kafka')}"
+        ) from None
     return confluent_kafka
 
 
@@ -65,15 +67,17 @@ class KafkaClient:
     'no property ***'
     >>> KafkaClient("broker:9092", {"group.id": "mine"})
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: options: 'group.id' is set by group_id=... of KafkaSource
+    headrace.errors.InvalidArgument: [HR-4201] options: 'group.id' is set by group_id=... of KafkaSource
     """
 
     def __init__(self, brokers: str, options: Mapping[str, Any] | None) -> None:
         if not isinstance(brokers, str) or not brokers.strip():
-            raise InvalidArgument(f"brokers must be 'host:port' or several with commas between, got {brokers!r}")
+            raise InvalidArgument(
+                "HR-4201", f"brokers must be 'host:port' or several with commas between, got {brokers!r}"
+            )
         for key in options or {}:
             if key in _OWNED:
-                raise InvalidArgument(f"options: '{key}' is set by {_OWNED[key]}")
+                raise InvalidArgument("HR-4201", f"options: '{key}' is set by {_OWNED[key]}")
         self.brokers = brokers
         self._options = dict(options or {})
 
@@ -95,7 +99,7 @@ class KafkaClient:
             return getattr(kafka.admin if kind == "AdminClient" else kafka, kind)(dict(conf))
         except (kafka.KafkaException, TypeError, ValueError) as error:
             raise InvalidArgument(
-                f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
+                "HR-4202", f"Kafka: librdkafka refuses the options: {self.say(error)}; see options=..."
             ) from None
 
     def hide(self, text: str) -> str:
@@ -115,13 +119,15 @@ class KafkaClient:
         """Return the error for a KafkaError that a retry does not fix; None for any other."""
         if is_one_of(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
             return ConfigError(
+                "HR-4203",
                 f"Kafka: the brokers {self.brokers} refuse the login: {self.say(error)}; see sasl.mechanism, sasl.username, "
-                "sasl.password and security.protocol in options=..."
+                "sasl.password and security.protocol in options=...",
             )
         if error.name().endswith("_AUTHORIZATION_FAILED"):
             return ConfigError(
+                "HR-4203",
                 f"Kafka: the login may not do this: {self.say(error)}; a source needs Read on its topics (and group_id), a sink "
-                "Write on its topic, and for exactly-once Write on the transactional ids and Read on groups of the same names"
+                "Write on its topic, and for exactly-once Write on the transactional ids and Read on groups of the same names",
             )
         return None
 

@@ -204,7 +204,8 @@ class TransactionCommitter(Committer[KafkaCommittable]):
         )
         if self._on_lost_marker == "fail":
             raise StorageError(
-                f"{message}. See whether the topic has records of that time, and set on_lost_marker='write' or 'skip' for one start"
+                "HR-4209",
+                f"{message}. See whether the topic has records of that time, and set on_lost_marker='write' or 'skip' for one start",
             )
         _LOG.warning("%s; on_lost_marker=%s", message, self._on_lost_marker)
         return True
@@ -216,25 +217,29 @@ class TransactionCommitter(Committer[KafkaCommittable]):
             raise refused
         if is_one_of(error, "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"):
             raise StorageError(
+                "HR-4209",
                 f"Kafka: another producer with transactional id '{committable.transactional_id}' has started, so this one may not commit "
                 f"({client.say(error)}). After a restart that is how an old attempt ends, and a commit that took longer than "
-                "transaction_timeout_ms ends so too; if it keeps happening, another job has the same transactional_id_prefix"
+                "transaction_timeout_ms ends so too; if it keeps happening, another job has the same transactional_id_prefix",
             )
         for cause in (error, *transactions.failed):
             said = f"({client.say(cause)})"
             if is_one_of(cause, "MSG_SIZE_TOO_LARGE"):
                 raise StorageError(
+                    "HR-4207",
                     f"Kafka: topic '{committable.topic}' takes no records as long as one of {committable!r} {said}; raise "
-                    "max.message.bytes of the topic, the records are in the checkpoint"
+                    "max.message.bytes of the topic, the records are in the checkpoint",
                 )
             if is_one_of(cause, *UNKNOWN_TOPIC):
                 raise StorageError(
-                    f"Kafka: topic '{committable.topic}' does not exist {said}; create it, the records are in the checkpoint"
+                    "HR-4204",
+                    f"Kafka: topic '{committable.topic}' does not exist {said}; create it, the records are in the checkpoint",
                 )
             if is_one_of(cause, "INVALID_TRANSACTION_TIMEOUT"):
                 raise ConfigError(
+                    "HR-4210",
                     f"Kafka: the brokers refuse transaction_timeout_ms={self._timeout_ms} {said}; lower it, or raise "
-                    "transaction.max.timeout.ms of the brokers"
+                    "transaction.max.timeout.ms of the brokers",
                 )
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class KafkaSink(Sink[KafkaCommittable]):
     KafkaSink('broker:9092', 'totals', exactly-once)
     >>> KafkaSink("broker:9092", "totals")
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time
+    headrace.errors.InvalidArgument: [HR-4201] KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time
     """
 
     output_kind = "kafka"
@@ -69,16 +69,19 @@ class KafkaSink(Sink[KafkaCommittable]):
     ) -> None:
         self.client = KafkaClient(brokers, options)
         if not topic or not (isinstance(topic, str) or callable(topic)):
-            raise InvalidArgument(f"KafkaSink: topic must be a name or a function of the record, got {topic!r}")
+            raise InvalidArgument(
+                "HR-4201", f"KafkaSink: topic must be a name or a function of the record, got {topic!r}"
+            )
         check_choice("KafkaSink: delivery", delivery, "exactly-once", "at-least-once")
         if delivery == "exactly-once" and not transactional_id_prefix:
             raise InvalidArgument(
-                "KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time"
+                "HR-4201",
+                "KafkaSink: exactly-once needs transactional_id_prefix=..., a name that no other job uses at the same time",
             )
         check_choice("KafkaSink: on_lost_marker", on_lost_marker, "fail", "write", "skip")
         if transaction_timeout_ms < 1000:
             raise InvalidArgument(
-                f"KafkaSink: transaction_timeout_ms must be at least 1000, got {transaction_timeout_ms}"
+                "HR-4201", f"KafkaSink: transaction_timeout_ms must be at least 1000, got {transaction_timeout_ms}"
             )
         if not callable(value_format) and value_format != "csv":
             encoder(value_format)
@@ -95,12 +98,14 @@ class KafkaSink(Sink[KafkaCommittable]):
         """Learn the type of the records; a key must be one of their fields."""
         if self.type is not None and self.type != stream_type:
             raise InvalidArgument(
-                f"{self!r} writes a stream of {self.type} already; make another KafkaSink for the stream of {stream_type}"
+                "HR-4201",
+                f"{self!r} writes a stream of {self.type} already; make another KafkaSink for the stream of {stream_type}",
             )
         if isinstance(self.key, str) and (stream_type.kind != "row" or self.key not in stream_type.get_field_names()):
             raise InvalidArgument(
+                "HR-1206",
                 f"{self!r}: the records have no field '{self.key}', they are {stream_type}; name a field of theirs, or give "
-                "key=function"
+                "key=function",
             )
         if not callable(self.value_format):
             encoder(self.value_format, stream_type)
@@ -135,7 +140,8 @@ def _checked(value: Any, row: Any) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     raise InvalidArgument(
-        f"KafkaSink: value_format gave {type(value).__name__} for {str(row)[:200]}; it must give bytes, or None for a tombstone"
+        "HR-4207",
+        f"KafkaSink: value_format gave {type(value).__name__} for {str(row)[:200]}; it must give bytes, or None for a tombstone",
     )
 
 
@@ -174,7 +180,7 @@ class _KafkaWriter(SinkWriter[KafkaCommittable]):
             topic = topic_of(row)
             if not isinstance(topic, str) or not topic:
                 raise InvalidArgument(
-                    f"{self.sink!r}: the function gave {topic!r} for {str(row)[:200]}, not a topic's name"
+                    "HR-4207", f"{self.sink!r}: the function gave {topic!r} for {str(row)[:200]}, not a topic's name"
                 )
             places.setdefault(topic, []).append(place)
         for topic, own in places.items():
@@ -185,8 +191,9 @@ class _KafkaWriter(SinkWriter[KafkaCommittable]):
         longest = max((len(value) for value in values if value), default=0)
         if longest + max((len(key) for key in keys or () if key), default=0) > self._most:
             raise InvalidArgument(
+                "HR-4207",
                 f"{self.sink!r}: a record has {longest} bytes, and message.max.bytes allows {self._most + 512} with its frame; "
-                "raise it in options=... and max.message.bytes of the topic, or write smaller records"
+                "raise it in options=... and max.message.bytes of the topic, or write smaller records",
             )
         self.put(topic, keys, values)
 
@@ -257,7 +264,8 @@ class DirectWriter(_KafkaWriter):
         left = self._guarded(lambda: self._records.kafka.flush(_FLUSH_SECONDS))
         if left:
             raise StorageError(
-                f"{self.sink!r}: {left} records did not arrive in {_FLUSH_SECONDS:.0f} s; see whether the brokers run"
+                "HR-4208",
+                f"{self.sink!r}: {left} records did not arrive in {_FLUSH_SECONDS:.0f} s; see whether the brokers run",
             )
         return []
 
@@ -267,7 +275,8 @@ class DirectWriter(_KafkaWriter):
             raise self._records.refused
         if failed:
             raise client.refused(failed[0]) or StorageError(
-                f"{self.sink!r}: {len(failed)} records were not written, the first one because of {client.say(failed[0])}"
+                "HR-4208",
+                f"{self.sink!r}: {len(failed)} records were not written, the first one because of {client.say(failed[0])}",
             )
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class KafkaSource(DynamicSource[KafkaSplit]):
     KafkaSource('broker:9092', topics=['orders'])
     >>> KafkaSource("broker:9092")
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: KafkaSource: give topics=['name', ...], pattern='...' or partitions=[('name', 0), ...], one of them
+    headrace.errors.InvalidArgument: [HR-4201] KafkaSource: give topics=['name', ...], pattern='...' or partitions=[('name', 0), ...], one of them
     """
 
     def __init__(
@@ -137,24 +137,29 @@ class KafkaSource(DynamicSource[KafkaSplit]):
         self.client = KafkaClient(brokers, options)
         if [bool(topics), bool(pattern), bool(partitions)].count(True) != 1 or isinstance(topics, str):
             raise InvalidArgument(
-                "KafkaSource: give topics=['name', ...], pattern='...' or partitions=[('name', 0), ...], one of them"
+                "HR-4201",
+                "KafkaSource: give topics=['name', ...], pattern='...' or partitions=[('name', 0), ...], one of them",
             )
         self.partitions = frozenset((topic, number) for topic, number in partitions or ())
         self.topics = list(topics or sorted({topic for topic, _ in self.partitions}))
         try:
             self.pattern = None if pattern is None else re.compile(pattern)
         except re.error as error:
-            raise InvalidArgument(f"KafkaSource: pattern {pattern!r} is not a regular expression: {error}") from None
+            raise InvalidArgument(
+                "HR-4201", f"KafkaSource: pattern {pattern!r} is not a regular expression: {error}"
+            ) from None
         self.start, self.stop = _checked("start", start), None if stop is None else _checked("stop", stop)
         self.bounded = stop is not None
         check_choice("KafkaSource: start_fallback", start_fallback, "earliest", "latest", "fail")
         for name, given in (("start", start), ("stop", stop)):
             if given == "committed" and not group_id:
                 raise InvalidArgument(
-                    f"KafkaSource: {name}='committed' needs group_id=..., the group whose offsets are meant"
+                    "HR-4201", f"KafkaSource: {name}='committed' needs group_id=..., the group whose offsets are meant"
                 )
         if discovery_interval_ms is not None and discovery_interval_ms < 1:
-            raise InvalidArgument(f"KafkaSource: discovery_interval_ms must be positive, got {discovery_interval_ms}")
+            raise InvalidArgument(
+                "HR-4201", f"KafkaSource: discovery_interval_ms must be positive, got {discovery_interval_ms}"
+            )
         self.start_fallback, self.interval, self.group_id = start_fallback, discovery_interval_ms, group_id
         CorruptRecords(on_corrupt, "KafkaSource")
         self.on_corrupt = on_corrupt
@@ -201,8 +206,9 @@ def _checked(name: str, given: Any) -> str | int | dict[Place, int]:
         return found
     except msgspec.ValidationError:
         raise InvalidArgument(
+            "HR-4201",
             f"KafkaSource: {name} must be {', '.join(map(repr, words))}, a time in milliseconds, or offsets such as "
-            f"{{('orders', 0): 17}}, got {given!r}"
+            f"{{('orders', 0): 17}}, got {given!r}",
         ) from None
 
 
@@ -229,14 +235,16 @@ class _FunctionDecoder(Decoder):
 def _with_metadata(value: TypeInformation) -> TypeInformation:
     if value.kind not in {"row", "scalar"}:
         raise InvalidArgument(
-            "KafkaSource: with_metadata needs records of a type; give type_info, for example 'id bigint, total double'"
+            "HR-1203",
+            "KafkaSource: with_metadata needs records of a type; give type_info, for example 'id bigint, total double'",
         )
     assert value.schema is not None
     added = pa.schema([field for field, _ in _METADATA])
     if both := set(added.names) & set(value.schema.names):
         raise InvalidArgument(
+            "HR-4201",
             f"KafkaSource: with_metadata adds the fields {', '.join(added.names)}, but the type has "
-            f"{', '.join(sorted(both))} already; rename it"
+            f"{', '.join(sorted(both))} already; rename it",
         )
     return as_type(pa.schema([*value.schema, *added]))
 
@@ -299,18 +307,21 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         missing = [name for name in self._source.topics if name not in wanted]
         if missing and not self._begun:
             raise ConfigError(
-                f"Kafka: the brokers {client.brokers} have no topic {', '.join(map(repr, missing))}; create it, or correct topics=..."
+                "HR-4204",
+                f"Kafka: the brokers {client.brokers} have no topic {', '.join(map(repr, missing))}; create it, or correct topics=...",
             )
         for name, topic in wanted.items():
             if topic.error is not None:  # its partitions may not be all there
                 raise StorageError(
-                    f"Kafka: the brokers {client.brokers} cannot tell about '{name}': {client.say(topic.error)}"
+                    "HR-4206",
+                    f"Kafka: the brokers {client.brokers} cannot tell about '{name}': {client.say(topic.error)}",
                 )
         found = {(name, partition) for name, topic in wanted.items() for partition in topic.partitions}
         gone = sorted(self._source.partitions - found)
         if gone and not self._begun:
             raise ConfigError(
-                f"Kafka: topic '{gone[0][0]}' on the brokers {client.brokers} has no partition {gone[0][1]}; correct partitions=..."
+                "HR-4204",
+                f"Kafka: topic '{gone[0][0]}' on the brokers {client.brokers} has no partition {gone[0][1]}; correct partitions=...",
             )
         return {place for place in found if self._source.wants(*place)}
 
@@ -328,8 +339,9 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
                 if left <= 2.0:
                     client = self._source.client
                     raise StorageError(
+                        "HR-4206",
                         f"Kafka: no broker of '{client.brokers}' answered in {_ANSWER_SECONDS:.0f} s ({client.say(error)}); check "
-                        "brokers=..., that they run, and security.protocol in options=..."
+                        "brokers=..., that they run, and security.protocol in options=...",
                     ) from None
 
     def _splits(self, found: list[Place]) -> list[KafkaSplit]:
@@ -346,7 +358,7 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
             missing = [place for place in found if place not in mode]
             if missing and name == "stop":
                 raise ConfigError(
-                    f"Kafka: stop has no offset for {missing[0]}; name every partition, or use stop='latest'"
+                    "HR-4205", f"Kafka: stop has no offset for {missing[0]}; name every partition, or use stop='latest'"
                 )
             rest = self._fallback(missing, "given") if missing else {}
             return {**{place: mode[place] for place in found if place in mode}, **rest}
@@ -366,7 +378,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
         if places and self._source.start_fallback == "fail":
             topic, partition = places[0]
             raise ConfigError(
-                f"Kafka: no offset is {what} for partition {partition} of topic '{topic}'; set start_fallback='earliest' or 'latest'"
+                "HR-4205",
+                f"Kafka: no offset is {what} for partition {partition} of topic '{topic}'; set start_fallback='earliest' or 'latest'",
             )
         return self._offsets(places, self._source.start_fallback, "start") if places else {}
 
@@ -395,7 +408,8 @@ class KafkaEnumerator(SplitEnumerator[KafkaSplit]):
             return question()
         except load().KafkaException as error:
             raise client.refused(error.args[0]) or StorageError(
-                f"Kafka: the brokers {client.brokers} cannot tell offsets: {client.say(error)}; see whether all partitions have a leader"
+                "HR-4206",
+                f"Kafka: the brokers {client.brokers} cannot tell offsets: {client.say(error)}; see whether all partitions have a leader",
             ) from None
 
 
@@ -462,7 +476,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
             messages = self._consumer.consume(min(max_records, _MOST), 0.0)
         except load().KafkaException as error:  # what librdkafka cannot go on after
             client = self._source.client
-            raise StorageError(f"Kafka: {self._source!r} cannot go on: {client.say(error)}") from None
+            raise StorageError("HR-4206", f"Kafka: {self._source!r} cannot go on: {client.say(error)}") from None
         if self._error is not None:
             raise self._error
         kept = self._accepted(messages)
@@ -522,16 +536,20 @@ class KafkaReader(SourceReader[KafkaSplit]):
             return refused
         if is_one_of(error, "_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             return StorageError(
+                "HR-4205",
                 f"Kafka: {where} has no offset {self._next.get(place)} any more, or not yet ({client.say(error)}): its records were "
                 "deleted before they were read, or the topic was created again. Records are lost: lengthen retention.ms of the topic, "
-                "and start without the checkpoint, with start='earliest' or other offsets"
+                "and start without the checkpoint, with start='earliest' or other offsets",
             )
         if is_one_of(error, *UNKNOWN_TOPIC):
             return StorageError(
+                "HR-4204",
                 f"Kafka: {where} does not exist ({client.say(error)}): it was deleted, or the brokers {client.brokers} are others; "
-                "correct topics=... or brokers=..."
+                "correct topics=... or brokers=...",
             )
-        return StorageError(f"Kafka: {where} cannot be read at offset {self._next.get(place)}: {client.say(error)}")
+        return StorageError(
+            "HR-4206", f"Kafka: {where} cannot be read at offset {self._next.get(place)}: {client.say(error)}"
+        )
 
     def _stop(self, place: Place) -> None:
         del self._splits[place], self._next[place]

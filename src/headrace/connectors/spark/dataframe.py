@@ -36,8 +36,9 @@ class DataFrameSource(DynamicSource[FileSplit]):
     def __init__(self, frame: DataFrame) -> None:
         if frame.isStreaming:
             raise InvalidArgument(
+                "HR-4303",
                 "from_dataframe() needs a bounded DataFrame, and this one is a stream; for a Python data source use "
-                "from_source(PythonDataSource(...))"
+                "from_source(PythonDataSource(...))",
             )
         self._frame: DataFrame | None = frame
         self.type = as_type(pa.schema(list(to_arrow_schema(frame.schema, timezone="UTC"))))

@@ -36,14 +36,17 @@ class EpochSink(Sink[PreparedFile]):
 
     def __init__(self, function: Callable[[Any, int], object]) -> None:
         if not callable(function):
-            raise InvalidArgument(f"foreach_epoch() needs a function of (df, commit_number), got {function!r}")
+            raise InvalidArgument(
+                "HR-1202", f"foreach_epoch() needs a function of (df, commit_number), got {function!r}"
+            )
         self._function: Callable[[Any, int], object] | None = function
 
     def check(self, stream_type: TypeInformation) -> None:
         """Raise an error for untyped records: a DataFrame has typed columns."""
         if not stream_type.is_typed:
             raise InvalidArgument(
-                "foreach_epoch() needs a stream with a type: declare output_type, for example 'word string, n bigint'"
+                "HR-1203",
+                "foreach_epoch() needs a stream with a type: declare output_type, for example 'word string, n bigint'",
             )
 
     def __getstate__(self) -> dict[str, Any]:

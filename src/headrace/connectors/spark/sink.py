@@ -42,7 +42,7 @@ class PythonDataSink(Sink[Message]):
 
     >>> PythonDataSink(dict)
     Traceback (most recent call last):
-    headrace.errors.InvalidArgument: PythonDataSink needs a class that extends pyspark.sql.datasource.DataSource, got <class 'dict'>
+    headrace.errors.InvalidArgument: [HR-4301] PythonDataSink needs a class that extends pyspark.sql.datasource.DataSource, got <class 'dict'>
     """
 
     commits_on_driver = True
@@ -59,8 +59,9 @@ class PythonDataSink(Sink[Message]):
         """Raise an error for untyped records: a data source writes typed columns."""
         if stream_type.kind not in ("row", "tuple"):
             raise InvalidArgument(
+                "HR-1203",
                 f"data source '{self._source.name()}' needs a stream with fields: declare output_type, for example 'word string, n "
-                "bigint'"
+                "bigint'",
             )
 
     def stream_writer(self, type: TypeInformation) -> DataSourceStreamWriter:
@@ -69,7 +70,8 @@ class PythonDataSink(Sink[Message]):
         writer: Any = self._source(CaseInsensitiveDict(self._options)).streamWriter(schema, self._overwrite)
         if not isinstance(writer, DataSourceStreamWriter):
             raise UserCodeError(
-                f"streamWriter() of data source '{self._source.name()}' must give a DataSourceStreamWriter, got {writer!r}"
+                "HR-4302",
+                f"streamWriter() of data source '{self._source.name()}' must give a DataSourceStreamWriter, got {writer!r}",
             )
         return writer
 

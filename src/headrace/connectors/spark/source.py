@@ -69,7 +69,9 @@ Readers = DataSourceReader | DataSourceStreamReader | SimpleDataSourceStreamRead
 def check_data_source(name: str, given: object) -> None:
     """InvalidArgument if something is not the class of a data source."""
     if not (isinstance(given, type) and issubclass(given, DataSource)):
-        raise InvalidArgument(f"{name} needs a class that extends pyspark.sql.datasource.DataSource, got {given!r}")
+        raise InvalidArgument(
+            "HR-4301", f"{name} needs a class that extends pyspark.sql.datasource.DataSource, got {given!r}"
+        )
 
 
 @durable("partition-split-1")
@@ -131,7 +133,7 @@ class PythonDataSource(DynamicSource[Any]):
     ) -> None:
         check_data_source("PythonDataSource", source)
         if poll_interval_ms < 1:
-            raise InvalidArgument(f"poll_interval_ms must be at least 1, got {poll_interval_ms}")
+            raise InvalidArgument("HR-4301", f"poll_interval_ms must be at least 1, got {poll_interval_ms}")
         self.name = source.name()
         self.bounded, self.poll_interval_ms, self.whole = bounded, poll_interval_ms, barriers_between_partitions
         texts = {key: text for key, value in (options or {}).items() if (text := to_str(value)) is not None}
@@ -141,7 +143,9 @@ class PythonDataSource(DynamicSource[Any]):
             self.arrow_schema: pa.Schema = to_arrow_schema(self.schema, timezone="UTC")
             self.type = as_type(self.arrow_schema)
         except (PySparkException, InvalidArgument) as error:
-            raise InvalidArgument(f"data source '{self.name}' has a schema that cannot be used: {error}") from error
+            raise InvalidArgument(
+                "HR-4301", f"data source '{self.name}' has a schema that cannot be used: {error}"
+            ) from error
         # Made here and carried to the workers, as Spark does: a worker calls nothing but `read`.
         self.template = self.make_reader()
         self.single = isinstance(self.template, SimpleDataSourceStreamReader)
@@ -153,19 +157,23 @@ class PythonDataSource(DynamicSource[Any]):
                 given = self.data_source.schema()
             except NotImplementedError:
                 raise InvalidArgument(
-                    f"data source '{self.name}' has no schema of its own: give one, schema='id bigint, name string'"
+                    "HR-4301",
+                    f"data source '{self.name}' has no schema of its own: give one, schema='id bigint, name string'",
                 ) from None
         if isinstance(given, str):
             try:
                 given = ddl.parse(given)
             except InvalidArgument as error:
-                raise InvalidArgument(f"the schema of data source '{self.name}': {error}; or as a StructType") from None
+                raise InvalidArgument(
+                    "HR-4301", f"the schema of data source '{self.name}': {error.text}; or as a StructType"
+                ) from None
         if isinstance(given, pa.Schema):
             given = from_arrow_schema(given)
         if not isinstance(given, StructType):
             raise InvalidArgument(
+                "HR-4301",
                 f"the schema of data source '{self.name}' must be columns, a StructType or DDL as 'id bigint, name string', "
-                f"got {given!r}"
+                f"got {given!r}",
             )
         return given
 
@@ -178,19 +186,20 @@ class PythonDataSource(DynamicSource[Any]):
                 return make(self.schema)
         wanted = "streamReader() or simpleStreamReader()"
         hint = f"reader(), {wanted}" if self.bounded else f"{wanted}; if it has reader(), pass bounded=True"
-        raise InvalidArgument(f"data source '{self.name}' cannot be read as a stream: it has no {hint}")
+        raise InvalidArgument("HR-4301", f"data source '{self.name}' cannot be read as a stream: it has no {hint}")
 
     def _checked_limit(self, limit: int | ReadLimit | None) -> ReadLimit | None:
         if limit is None:
             return None
         if not isinstance(self.template, DataSourceStreamReader) or not takes_limit(self.template):
             raise InvalidArgument(
-                f"data source '{self.name}' takes no limit: only a DataSourceStreamReader with latestOffset(start, limit) does"
+                "HR-4301",
+                f"data source '{self.name}' takes no limit: only a DataSourceStreamReader with latestOffset(start, limit) does",
             )
         if isinstance(limit, ReadLimit):
             return limit
         if limit < 1:
-            raise InvalidArgument(f"limit must be at least 1 row, got {limit}")
+            raise InvalidArgument("HR-4301", f"limit must be at least 1 row, got {limit}")
         return ReadMaxRows(limit)
 
     def enumerator(self, restored: Any | None) -> SplitEnumerator[Any]:
@@ -225,21 +234,23 @@ class PythonDataSource(DynamicSource[Any]):
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             raise UserCodeError(
+                "HR-4302",
                 f"{method.__name__}() of data source '{self.name}' failed: {type(error).__name__}: {error} "
-                f"({frame.filename}:{frame.lineno})"
+                f"({frame.filename}:{frame.lineno})",
             ) from error
 
     def encoded(self, offset: Any, method: str) -> str:
         """Return an offset as the JSON that Spark would keep."""
         if not isinstance(offset, dict):
             raise UserCodeError(
-                f"{method}() of data source '{self.name}' must give an offset as a dict, got {offset!r}"
+                "HR-4302", f"{method}() of data source '{self.name}' must give an offset as a dict, got {offset!r}"
             )
         try:
             return json.dumps(offset)
         except (TypeError, ValueError) as error:
             raise UserCodeError(
-                f"{method}() of data source '{self.name}' gave an offset that is not JSON: {offset!r} ({error})"
+                "HR-4302",
+                f"{method}() of data source '{self.name}' gave an offset that is not JSON: {offset!r} ({error})",
             ) from None
 
 
@@ -358,7 +369,9 @@ def _as_splits(source: PythonDataSource, partitions: Any) -> list[PartitionSplit
     found = list(partitions)
     for one in found:
         if not isinstance(one, InputPartition):
-            raise UserCodeError(f"partitions() of data source '{source.name}' must give InputPartitions, got {one!r}")
+            raise UserCodeError(
+                "HR-4302", f"partitions() of data source '{source.name}' must give InputPartitions, got {one!r}"
+            )
     return [PartitionSplit(index, cloudpickle.dumps(one)) for index, one in enumerate(found)]
 
 
@@ -371,7 +384,7 @@ class _SourceRows:
     def __init__(self, source: PythonDataSource, rows: Any, skip: int) -> None:
         if not isinstance(rows, Iterator):
             raise UserCodeError(
-                f"read() of data source '{source.name}' must give an iterator, got a {type(rows).__name__}"
+                "HR-4302", f"read() of data source '{source.name}' must give an iterator, got a {type(rows).__name__}"
             )
         self._source, self._rows, self._left_out, self._skip = source, rows, skip, skip
         self._batches = iter(records_to_arrow_batches(self._of_user(), _ROWS, source.schema, source.data_source))
@@ -408,9 +421,10 @@ class _SourceRows:
         if batch is None:
             if self._skip:
                 raise UserCodeError(
+                    "HR-4302",
                     f"data source '{self._source.name}' read a partition again after a failure and it has fewer rows than the "
                     f"{self._left_out} that it gave before: its read() is not deterministic, use "
-                    "PythonDataSource(..., barriers_between_partitions=True)"
+                    "PythonDataSource(..., barriers_between_partitions=True)",
                 )
             return None
         if not isinstance(batch, pa.RecordBatch):
@@ -431,7 +445,7 @@ class _SourceRows:
     def _unfit(self, why: str) -> TypeMismatch:
         return TypeMismatch(
             f"what read() of data source '{self._source.name}' gives does not fit its schema {self._source.type}: {why}; "
-            "change what read() yields, or the schema"
+            "change what read() yields, or the schema",
         )
 
     def close(self) -> None:
@@ -554,8 +568,9 @@ class SimpleReader(_RowsReader[OffsetSplit]):
             return True
         if not rows.ended:
             raise UserCodeError(
+                "HR-4302",
                 f"read() of data source '{source.name}' gave rows but the same offset that it was given, {start}: it would "
-                "repeat them without end; advance the offset with the rows"
+                "repeat them without end; advance the offset with the rows",
             )
         rows.close()
         self._at = OffsetSplit(start)

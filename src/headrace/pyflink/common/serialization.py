@@ -92,8 +92,9 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
     def serialize(self, element: Any) -> bytes:
         if not isinstance(element, str):
             raise InvalidArgument(
+                "HR-8004",
                 f"SimpleStringSchema writes strings, got {str(element)[:200]!r} of type {type(element).__name__}; put "
-                ".map(str, output_type=Types.STRING()) before the sink"
+                ".map(str, output_type=Types.STRING()) before the sink",
             )
         return element.encode(self._charset)
 
@@ -113,7 +114,7 @@ def check_charset(name: str) -> str:
         return codecs.lookup(name).name
     except LookupError:
         raise InvalidArgument(
-            f"there is no character set {name!r}; use one that Python knows, such as 'UTF-8'"
+            "HR-1225", f"there is no character set {name!r}; use one that Python knows, such as 'UTF-8'"
         ) from None
 
 
@@ -123,8 +124,9 @@ class ByteArraySchema(SerializationSchema, DeserializationSchema):
     def serialize(self, element: Any) -> bytes:
         if not isinstance(element, bytes | bytearray):
             raise InvalidArgument(
+                "HR-8004",
                 f"ByteArraySchema writes bytes, got {str(element)[:200]!r} of type {type(element).__name__}; put a map(...) with "
-                "output_type=Types.PRIMITIVE_ARRAY(Types.BYTE()) before the sink"
+                "output_type=Types.PRIMITIVE_ARRAY(Types.BYTE()) before the sink",
             )
         return bytes(element)
 
@@ -156,8 +158,9 @@ class RowFieldExtractorSchema(SerializationSchema):
             return b""
         if not isinstance(value, bytes | bytearray):
             raise InvalidArgument(
+                "HR-8004",
                 f"RowFieldExtractorSchema({self.field_index}): the field must be bytes, got {type(value).__name__} in "
-                f"{str(element)[:200]}; encode it in a map(...) before the sink"
+                f"{str(element)[:200]}; encode it in a map(...) before the sink",
             )
         return bytes(value)
 

@@ -55,7 +55,9 @@ class RowTypeInfo(TypeInformation):
     def __init__(self, field_types: Sequence[TypeInformation], field_names: Sequence[str] | None = None) -> None:
         names = [f"f{i}" for i in range(len(field_types))] if field_names is None else list(field_names)
         if len(names) != len(field_types):
-            raise InvalidArgument(f"a row type needs a name for each type, got {len(names)} for {len(field_types)}")
+            raise InvalidArgument(
+                "HR-1301", f"a row type needs a name for each type, got {len(names)} for {len(field_types)}"
+            )
         super().__init__("row", mutable_row(names, field_types).schema)
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ class AssignerWithPeriodicWatermarksWrapper:
 
     def __init__(self, j_assigner_with_periodic_watermarks: object = None) -> None:
         raise InvalidArgument(
+            "HR-8001",
             "AssignerWithPeriodicWatermarksWrapper is for assigners that are written in Java, and there is no Flink here: use "
-            "WatermarkStrategy.for_generator(...)"
+            "WatermarkStrategy.for_generator(...)",
         )

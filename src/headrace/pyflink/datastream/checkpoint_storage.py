@@ -60,13 +60,14 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         self, checkpoint_path: str, file_state_size_threshold: int | None = None, write_buffer_size: int | None = None
     ) -> None:
         if not checkpoint_path:
-            raise InvalidArgument("FileSystemCheckpointStorage needs a path")
+            raise InvalidArgument("HR-8005", "FileSystemCheckpointStorage needs a path")
         if (
             file_state_size_threshold is not None
             and not 0 <= file_state_size_threshold <= self.MAX_FILE_STATE_THRESHOLD
         ):
             raise InvalidArgument(
-                f"file_state_size_threshold must be from 0 to {self.MAX_FILE_STATE_THRESHOLD}, got {file_state_size_threshold}"
+                "HR-8005",
+                f"file_state_size_threshold must be from 0 to {self.MAX_FILE_STATE_THRESHOLD}, got {file_state_size_threshold}",
             )
         self._path, self._threshold, self._buffer = checkpoint_path, file_state_size_threshold, write_buffer_size
 
@@ -98,8 +99,9 @@ class CustomCheckpointStorage(CheckpointStorage):
 
     def __init__(self, j_custom_checkpoint_storage: object = None) -> None:
         raise InvalidArgument(
+            "HR-8001",
             "CustomCheckpointStorage is written in Java, and there is no Flink here: use FileSystemCheckpointStorage with a URL "
-            "(s3, gs, az, abfs, abfss, webhdfs, swebhdfs)"
+            "(s3, gs, az, abfs, abfss, webhdfs, swebhdfs)",
         )
 
     def apply_to(self, configuration: Configuration) -> None:

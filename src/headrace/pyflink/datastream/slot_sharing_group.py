@@ -30,7 +30,7 @@ class MemorySize:
 
     def __post_init__(self) -> None:
         if self.bytes_size < 0:
-            raise InvalidArgument(f"a memory size must not be negative, got {self.bytes_size}")
+            raise InvalidArgument("HR-8005", f"a memory size must not be negative, got {self.bytes_size}")
 
     @staticmethod
     def of_mebi_bytes(mebi_bytes: int) -> MemorySize:
@@ -112,6 +112,7 @@ class SlotSharingGroup:
             heap = given.get("task_heap_memory", MemorySize(0))
             if given and not (given.get("cpu_cores", 0) > 0 and heap.bytes_size):
                 raise InvalidArgument(
-                    f"slot sharing group '{self.group.name}': give both cpu cores and task heap memory, or no resources"
+                    "HR-8005",
+                    f"slot sharing group '{self.group.name}': give both cpu cores and task heap memory, or no resources",
                 )
             return self.group

@@ -86,7 +86,7 @@ class EmbeddedRocksDBStateBackend(_RocksDB):
 
     def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
         if number_of_transfering_threads < 1:
-            raise InvalidArgument(f"at least one thread is needed, got {number_of_transfering_threads}")
+            raise InvalidArgument("HR-8005", f"at least one thread is needed, got {number_of_transfering_threads}")
         warn_without_effect("EmbeddedRocksDBStateBackend.set_number_of_transfer_threads")
         self._threads = number_of_transfering_threads
 
@@ -99,8 +99,9 @@ class CustomStateBackend(StateBackend):
 
     def __init__(self, j_custom_state_backend: object = None) -> None:
         raise InvalidArgument(
+            "HR-8001",
             "CustomStateBackend is written in Java, and there is no Flink here: use HashMapStateBackend or "
-            "EmbeddedRocksDBStateBackend"
+            "EmbeddedRocksDBStateBackend",
         )
 
     def apply_to(self, configuration: Configuration) -> None:

@@ -109,8 +109,9 @@ class StreamExecutionEnvironment(_Environment):
         """Keep the characteristic, which has no effect."""
         if characteristic is TimeCharacteristic.IngestionTime:
             raise InvalidArgument(
+                "HR-8002",
                 "set_stream_time_characteristic(IngestionTime): records get no time when they are read; use windows and "
-                "timers of processing time, or a timestamp assigner that reads the clock"
+                "timers of processing time, or a timestamp assigner that reads the clock",
             )
         warn_without_effect("StreamExecutionEnvironment.set_stream_time_characteristic")
         self._time_characteristic = characteristic
@@ -151,8 +152,9 @@ class StreamExecutionEnvironment(_Environment):
         """The interpreter of the workers is Spark's `spark.pyspark.python`; another one than this process's is refused."""
         if Path(python_exec).resolve() != Path(sys.executable).resolve():
             raise InvalidArgument(
+                "HR-8002",
                 f"set_python_executable({python_exec!r}): Spark starts the workers with the interpreter that "
-                f"spark.pyspark.python names, now {sys.executable}; set that option before the session starts"
+                f"spark.pyspark.python names, now {sys.executable}; set that option before the session starts",
             )
 
     def register_cached_file(self, file_path: str, name: str, executable: bool = False) -> None:
@@ -173,7 +175,8 @@ class StreamExecutionEnvironment(_Environment):
         if isinstance(input_format, Source):
             return self.from_source(input_format, type_info=type_info)
         raise InvalidArgument(
-            f"create_input() needs a source of Headrace, got {input_format!r}: read files with from_source(FileSource...)"
+            "HR-1202",
+            f"create_input() needs a source of Headrace, got {input_format!r}: read files with from_source(FileSource...)",
         )
 
     # --- running ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ def __getattr__(name: str) -> NoReturn:
     if name.startswith("__"):
         raise AttributeError(name)
     raise InvalidArgument(
+        "HR-8002",
         f"pyflink.table.{name}: Headrace has no Table API; use Spark's DataFrames and SQL: env.from_dataframe(df) reads one, "
-        "stream.foreach_epoch(function) gives each checkpoint's records as one"
+        "stream.foreach_epoch(function) gives each checkpoint's records as one",
     )

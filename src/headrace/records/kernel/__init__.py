@@ -54,7 +54,7 @@ def _chosen() -> tuple[Any, str | None]:
     """Return the compiled form if it is used; if it is not, why."""
     wanted = os.environ.get(_VARIABLE, "")
     if wanted not in ("", "plain", "compiled"):
-        raise InvalidArgument(f"{_VARIABLE}={wanted}: it must be 'plain', 'compiled', or not set")
+        raise InvalidArgument("HR-1001", f"{_VARIABLE}={wanted}: it must be 'plain', 'compiled', or not set")
     if wanted == "plain":
         return None, f"{_VARIABLE}=plain"
     found, problem = _compiled()

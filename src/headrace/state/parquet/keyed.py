@@ -272,9 +272,10 @@ def _halved(cells: _Cells) -> Iterator[tuple[_Cells, int]]:
 def _too_large(meta: StateMeta, setup: BackendSetup, group: int, row: _Row, size: int) -> IllegalState:
     place = f"key group {group}" if meta.kind == "raw" else f"key {row[0]!r:.100}"
     return IllegalState(
+        "HR-2202",
         f"operator '{setup.operator}', state '{meta.name}', {place}: a value of {size} bytes is too large for a canonical "
         f"savepoint, where it can have {_LARGEST}: take a savepoint with --format NATIVE, or divide the value, for example "
-        "into a map state"
+        "into a map state",
     )
 
 

@@ -136,8 +136,9 @@ def _class_at(path: str) -> Any:
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise StateMigrationError(
+            "HR-2102",
             f"a stored key is of class '{name}' of module '{module}', which cannot be found: {error}; keep the class importable "
-            "under its old name"
+            "under its old name",
         ) from error
     return found
 
@@ -226,8 +227,9 @@ def _other(value: Any) -> bytes:
         pickler.dump(value)
     except Exception as error:
         raise InvalidArgument(
+            "HR-2004",
             f"a map key or namespace of type {type(value).__qualname__} cannot be stored: {error}; "
-            "use a str, int, bytes, float, bool, or a tuple of these"
+            "use a str, int, bytes, float, bool, or a tuple of these",
         ) from error
     data = buffer.getvalue()
     return _pack_long(_OTHER, len(data)) + data
@@ -272,7 +274,7 @@ def _class_of_program(name: str) -> Any:
         found = next((kind for kind in trackers if kind.__qualname__ == name and kind.__module__ == "__main__"), None)
     if found is None:
         raise StateMigrationError(
-            f"a stored key, map key or namespace is of class '{name}', which the program does not define"
+            "HR-2102", f"a stored key, map key or namespace is of class '{name}', which the program does not define"
         )
     return found
 

@@ -44,7 +44,9 @@ class MemoryBudget:
 
     def __init__(self, size: int = MANAGED_SIZE, cache_size: int | None = None) -> None:
         if size < 8 * _MIB:
-            raise InvalidArgument(f"the memory of the rocksdb backend must be at least 8 MiB, got {size} bytes")
+            raise InvalidArgument(
+                "HR-1001", f"the memory of the rocksdb backend must be at least 8 MiB, got {size} bytes"
+            )
         self.size = size
         self.cache_size = size if cache_size is None else cache_size
         self.users: weakref.WeakSet[object] = weakref.WeakSet()

@@ -208,7 +208,9 @@ class Aggregate(_RunningOperator):
             self.guard(hash_column, keys)  # says what is wrong with null keys
         if self._position is not None and arrow.column(self._position).null_count:
             name = arrow.schema.names[self._position]
-            raise self.failure(UserCodeError(f"{self._how}() met a null in column '{name}': filter nulls out first"))
+            raise self.failure(
+                UserCodeError("HR-5003", f"{self._how}() met a null in column '{name}': filter nulls out first")
+            )
 
     def _combine_rows(self) -> Combine:
         at, combine = self._position, _COMBINE[self._how]
@@ -305,7 +307,7 @@ class Aggregate(_RunningOperator):
             columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
         except pa.ArrowInvalid as error:
             too_large = UserCodeError(
-                f"{self._how}() does not fit {self.type} any more: declare a wider type ({error})"
+                "HR-5004", f"{self._how}() does not fit {self.type} any more: declare a wider type ({error})"
             )
             raise self.failure(too_large) from None
         self.emit(Batch(self.type, None, pa.RecordBatch.from_arrays(columns, schema=schema), stamps))

@@ -165,7 +165,9 @@ class AsyncWait(Operator):
         if not isinstance(result, Iterable):
             found = "nothing" if result is None else type(result).__name__
             raise self.failure(
-                UserCodeError(f"{method} must return a list of records, got {found}; return [] for no record"),
+                UserCodeError(
+                    "HR-5002", f"{method} must return a list of records, got {found}; return [] for no record"
+                ),
                 call.value,
             )
         self.take(result, call.result)

@@ -125,7 +125,7 @@ class Operator:
 
     def receiver(self, input: int) -> Receiver:
         """Return the receiver of an input's batches."""
-        raise UserCodeError(f"operator '{self.operator.name}' takes no input {input}")
+        raise UserCodeError("HR-9001", f"operator '{self.operator.name}' takes no input {input}")
 
     def finish(self) -> None:
         """All inputs have ended: emit what is held."""
@@ -319,7 +319,9 @@ class Operator:
         for place in places:
             row = rows[place]
             if len(row) != 2:
-                raise self.failure(UserCodeError(f"a side output takes one value, `yield tag, value`, got {row!r}"))
+                raise self.failure(
+                    UserCodeError("HR-5002", f"a side output takes one value, `yield tag, value`, got {row!r}")
+                )
             by_tag.setdefault(row[0], []).append(place)
         tagged = set(places)
         main = [i for i in range(len(rows)) if i not in tagged]
@@ -410,7 +412,8 @@ class ElementContext:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("register_", "delete_", "get_current_key")):
             raise InvalidArgument(
-                f"{name}: timers and keys need a keyed stream: call key_by(...) before '{self._operator.operator.name}'"
+                "HR-2001",
+                f"{name}: timers and keys need a keyed stream: call key_by(...) before '{self._operator.operator.name}'",
             )
         raise AttributeError(name)
 
@@ -421,7 +424,9 @@ def explain(error: Exception, method: str) -> Exception:
     ours = frame.f_globals.get("__name__", "").startswith(_LOOPS)  # it was not raised inside the user's function
     if method and ours and isinstance(error, TypeError) and str(error).endswith("object is not iterable"):
         kind = str(error).split("'")[1]
-        return UserCodeError(f"{method} must yield records or return a list of them, got {kind}").with_traceback(None)
+        return UserCodeError(
+            "HR-5002", f"{method} must yield records or return a list of them, got {kind}"
+        ).with_traceback(None)
     return error
 
 

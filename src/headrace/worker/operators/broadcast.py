@@ -52,7 +52,7 @@ def _name(descriptor: Any) -> str:
     name = getattr(descriptor, "name", None)
     if not isinstance(name, str):
         raise InvalidArgument(
-            f"get_broadcast_state() needs the descriptor that was given to broadcast(), got {descriptor!r}"
+            "HR-2008", f"get_broadcast_state() needs the descriptor that was given to broadcast(), got {descriptor!r}"
         )
     return name
 

@@ -41,7 +41,8 @@ class IntervalJoinOperator(KeyedOperator):
             if batch.timestamps is None:
                 raise self.failure(
                     UserCodeError(
-                        "an interval join needs timestamps: give both sources a watermark strategy with a timestamp assigner"
+                        "HR-1406",
+                        "an interval join needs timestamps: give both sources a watermark strategy with a timestamp assigner",
                     )
                 )
             addresses, groups = self.keys_of(batch, input)

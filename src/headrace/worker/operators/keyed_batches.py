@@ -124,8 +124,9 @@ def _key_array(keys: list[Any]) -> pa.Array:
         return pa.array(keys)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidArgument(
+            "HR-1305",
             f"process_batches() needs keys that are a column of one type, such as numbers or texts: {error}; use a "
-            "KeyedProcessFunction, or another key"
+            "KeyedProcessFunction, or another key",
         ) from None
 
 

@@ -153,9 +153,10 @@ class SinkOperator(Operator):
         if request.tries >= self.context.settings.committer_retries:
             raise self.failure(
                 StorageError(
+                    "HR-4601",
                     f"{request.committable!r} could not be committed in {request.tries + 1} tries; check the system that the sink "
                     "writes to, or allow more with sink.committer.retries: the job restarts from its newest checkpoint, "
-                    "which holds it"
+                    "which holds it",
                 )
             )
         return CommitRequest(request.committable, request.commit_number, request.tries + 1, request.recovered)

@@ -102,7 +102,9 @@ class MapBatches(Operator):
             return result.combine_chunks().to_batches()  # type: ignore[no-any-return]
         if isinstance(result, Iterable) and not isinstance(result, str | bytes | dict):
             return self._each(result)
-        raise self.failure(UserCodeError(f"map_batches() must give pyarrow.RecordBatch, got {type(result).__name__}"))
+        raise self.failure(
+            UserCodeError("HR-5002", f"map_batches() must give pyarrow.RecordBatch, got {type(result).__name__}")
+        )
 
     def _each(self, result: Iterable[Any]) -> Iterable[pa.RecordBatch]:
         iterator = iter(result)

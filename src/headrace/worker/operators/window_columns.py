@@ -73,8 +73,9 @@ class WindowColumns(KeyedOperator):
         if batch.timestamps is None:
             raise self.failure(
                 UserCodeError(
+                    "HR-1406",
                     "windows by event time need timestamps: give the source a watermark strategy with a timestamp assigner, or "
-                    "call assign_timestamps_and_watermarks(...) before key_by(...)"
+                    "call assign_timestamps_and_watermarks(...) before key_by(...)",
                 )
             )
         arrow, stamps = batch.arrow(), batch.timestamps
@@ -126,7 +127,9 @@ class WindowColumns(KeyedOperator):
         column = arrow.column(self._position)
         if column.null_count:
             name = arrow.schema.names[self._position]
-            raise self.failure(UserCodeError(f"{self._how}() met a null in column '{name}': filter nulls out first"))
+            raise self.failure(
+                UserCodeError("HR-5003", f"{self._how}() met a null in column '{name}': filter nulls out first")
+            )
         values: npt.NDArray[Any] = column.to_numpy()
         return values
 

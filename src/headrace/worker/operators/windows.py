@@ -72,8 +72,9 @@ class WindowOperator(KeyedOperator):
             if self.event_time and batch.timestamps is None and len(batch):
                 raise self.failure(
                     UserCodeError(
+                        "HR-1406",
                         "windows by event time need timestamps: give the source a watermark strategy with a timestamp assigner, "
-                        "or call assign_timestamps_and_watermarks(...) before key_by(...)"
+                        "or call assign_timestamps_and_watermarks(...) before key_by(...)",
                     )
                 )
             addresses, groups = self.keys_of(batch, input)
@@ -424,7 +425,7 @@ class TriggerView:
     def merge_partitioned_state(self, state_descriptor: Any) -> None:
         one = self._operator
         if not one.merged_from:
-            raise InvalidArgument("merge_partitioned_state() is for on_merge()")
+            raise InvalidArgument("HR-1408", "merge_partitioned_state() is for on_merge()")
         one.backend.merge_namespaces(state_descriptor, one.stored(one.window), map(one.stored, one.merged_from))
 
 
@@ -447,7 +448,8 @@ class WindowView:
         """State of this key and window; it would be lost when windows merge."""
         if self._operator.merging:
             raise InvalidArgument(
-                "window_state() is not kept when windows merge, as sessions do: use global_state(), or a trigger's state"
+                "HR-1408",
+                "window_state() is not kept when windows merge, as sessions do: use global_state(), or a trigger's state",
             )
         return KeyedStateStore(_WindowStore(self._operator, self._operator.stored(self._operator.window)))
 

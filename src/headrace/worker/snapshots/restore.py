@@ -234,8 +234,9 @@ def _edge(plan: VertexPlan, edge_id: int) -> InputEdge:
         if edge.id == edge_id:
             return edge
     raise IllegalState(
+        "HR-2106",
         f"the checkpoint has in-flight data of edge {edge_id} in front of '{plan.vertex.name}', which the program does not have "
-        "any more: the shape of the job has changed; restore from a savepoint, which has no in-flight data"
+        "any more: the shape of the job has changed; restore from a savepoint, which has no in-flight data",
     )
 
 

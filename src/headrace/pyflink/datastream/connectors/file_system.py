@@ -83,8 +83,9 @@ class StreamFormat:
             return StreamFormat("text")
         if "\n".encode(charset) != b"\n":
             raise InvalidArgument(
+                "HR-8002",
                 f"text_line_format({charset_name!r}): lines are cut at the byte of '\\n', which this character set has not; "
-                "convert the files to UTF-8"
+                "convert the files to UTF-8",
             )
         return StreamFormat(LineFormat(SimpleStringSchema(charset).decoder()))
 
@@ -184,7 +185,8 @@ def strftime_pattern(java: str) -> str:
         else:
             known = ", ".join(_JAVA_LETTERS)
             raise InvalidArgument(
-                f"the pattern {java!r} has {letters!r}, which is not supported; use {known}, or text in quotes"
+                "HR-8002",
+                f"the pattern {java!r} has {letters!r}, which is not supported; use {known}, or text in quotes",
             )
     return "".join(made)
 
@@ -294,7 +296,7 @@ class FileCompactStrategy:
 
         def build(self) -> FileCompactStrategy:
             if self._checkpoints < 0 and self._size < 0:
-                raise InvalidArgument("FileCompactStrategy: set a number of checkpoints, or a size")
+                raise InvalidArgument("HR-8003", "FileCompactStrategy: set a number of checkpoints, or a size")
             return FileCompactStrategy(self._checkpoints, self._size, self._threads)
 
         def enable_compaction_on_checkpoint(self, num_checkpoints_before_compaction: int) -> Self:
@@ -356,7 +358,7 @@ class _SinkBuilder:
                 "idle_ms": policy.inactivity_interval,
             }
         elif not isinstance(policy, OnCheckpointRollingPolicy):
-            raise InvalidArgument(f"with_rolling_policy() needs a policy of RollingPolicy, got {policy!r}")
+            raise InvalidArgument("HR-8003", f"with_rolling_policy() needs a policy of RollingPolicy, got {policy!r}")
         return self
 
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -383,8 +385,9 @@ class FileSink(_FileSink, SupportsPreprocessing):
         def enable_compact(self, strategy: FileCompactStrategy, compactor: FileCompactor) -> Self:
             """Not supported: files of several checkpoints are not made one."""
             raise InvalidArgument(
+                "HR-8002",
                 "enable_compact(): files are not compacted; set a longer interval of checkpoints, which makes larger files, or "
-                "write to Delta (headrace.connectors.delta) and run its OPTIMIZE"
+                "write to Delta (headrace.connectors.delta) and run its OPTIMIZE",
             )
 
         def disable_compact(self) -> Self:

@@ -84,7 +84,9 @@ def _properties(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
         elif key == "sasl.jaas.config":
             options |= _login(value)
         elif key in _INSTEAD:
-            raise InvalidArgument(f"Kafka: the property '{key}' is one of Java's clients; set {_INSTEAD[key]}")
+            raise InvalidArgument(
+                "HR-8001", f"Kafka: the property '{key}' is one of Java's clients; set {_INSTEAD[key]}"
+            )
         else:
             options[key] = value
     return options, own
@@ -95,8 +97,9 @@ def _login(jaas: str) -> dict[str, str]:
     found = dict(re.findall(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"', jaas))
     if set(found) != {"username", "password"}:
         raise InvalidArgument(
+            "HR-4201",
             'Kafka: sasl.jaas.config has no username="..." and password="..."; set sasl.username and sasl.password, or for '
-            "Kerberos sasl.kerberos.* of librdkafka"
+            "Kerberos sasl.kerberos.* of librdkafka",
         )
     return {"sasl.username": found["username"], "sasl.password": found["password"]}
 
@@ -186,13 +189,15 @@ class KafkaSourceBuilder:
     def build(self) -> KafkaSource:
         options, own = _properties(self._properties)
         if "bootstrap.servers" not in own:
-            raise InvalidArgument("KafkaSource: call set_bootstrap_servers('host:port')")
+            raise InvalidArgument("HR-8003", "KafkaSource: call set_bootstrap_servers('host:port')")
         if self._schema is None:
             raise InvalidArgument(
-                "KafkaSource: call set_value_only_deserializer(schema), for example SimpleStringSchema()"
+                "HR-8003", "KafkaSource: call set_value_only_deserializer(schema), for example SimpleStringSchema()"
             )
         if self._stop is not None and self._stop.place == "earliest":
-            raise InvalidArgument("KafkaSource: a source that stops at the earliest offset reads nothing; use latest()")
+            raise InvalidArgument(
+                "HR-4201", "KafkaSource: a source that stops at the earliest offset reads nothing; use latest()"
+            )
         fallback = own.get("auto.offset.reset", self._start.fallback)
         found_later = int(own.get("partition.discovery.interval.ms", 5 * 60_000))
         return KafkaSource(
@@ -225,7 +230,7 @@ class KafkaSourceBuilder:
 
     def _read(self, **what: Any) -> Self:
         if self._what:
-            raise InvalidArgument("KafkaSource: set topics, a pattern or partitions, and only once")
+            raise InvalidArgument("HR-8003", "KafkaSource: set topics, a pattern or partitions, and only once")
         self._what = what
         return self
 
@@ -282,7 +287,9 @@ class FlinkKafkaConsumer(_KafkaSource):
     def set_commit_offsets_on_checkpoints(self, commit_on_checkpoints: bool) -> Self:
         """Whether completed checkpoints commit their offsets to Kafka."""
         if self.start == "committed" and not commit_on_checkpoints:
-            raise InvalidArgument("FlinkKafkaConsumer: a group that commits nothing has no offsets to start from")
+            raise InvalidArgument(
+                "HR-8003", "FlinkKafkaConsumer: a group that commits nothing has no offsets to start from"
+            )
         self.group_id = self._group if commit_on_checkpoints else None
         return self
 
@@ -300,7 +307,9 @@ class FlinkKafkaConsumer(_KafkaSource):
 
     def set_start_from_group_offsets(self) -> Self:
         if self.group_id is None:
-            raise InvalidArgument("FlinkKafkaConsumer: set_start_from_group_offsets() needs the property 'group.id'")
+            raise InvalidArgument(
+                "HR-8003", "FlinkKafkaConsumer: set_start_from_group_offsets() needs the property 'group.id'"
+            )
         self.start = "committed"
         return self
 
@@ -351,7 +360,8 @@ class KafkaRecordSerializationSchemaBuilder:
     def build(self) -> KafkaRecordSerializationSchema:
         if self._topic is None or self._value is None:
             raise InvalidArgument(
-                "KafkaRecordSerializationSchema: call set_topic(...) or set_topic_selector(...), and set_value_serialization_schema(...)"
+                "HR-8003",
+                "KafkaRecordSerializationSchema: call set_topic(...) or set_topic_selector(...), and set_value_serialization_schema(...)",
             )
         return KafkaRecordSerializationSchema(self._topic, self._key, self._value)
 
@@ -401,7 +411,7 @@ class KafkaSinkBuilder:
     def build(self) -> KafkaSink:
         if self._serializer is None:
             raise InvalidArgument(
-                "KafkaSink: call set_record_serializer(KafkaRecordSerializationSchema.builder()...build())"
+                "HR-8003", "KafkaSink: call set_record_serializer(KafkaRecordSerializationSchema.builder()...build())"
             )
         record = self._serializer
         return KafkaSink(*_sink_arguments(self._properties, record.topic, record.value), **self._how(record))
@@ -443,7 +453,7 @@ def _sink_arguments(
     servers = properties.get("bootstrap.servers")
     if not servers:
         raise InvalidArgument(
-            "KafkaSink: call set_bootstrap_servers('host:port'), or set the property bootstrap.servers"
+            "HR-8003", "KafkaSink: call set_bootstrap_servers('host:port'), or set the property bootstrap.servers"
         )
     return servers, topic, value.serialize
 
@@ -493,14 +503,17 @@ class FlinkKafkaProducer(_KafkaSink):
     def set_log_failures_only(self, log_failures_only: bool) -> Self:
         """Records that are not written fail the job; only that is supported."""
         if log_failures_only:
-            raise InvalidArgument("set_log_failures_only(True): records that cannot be written always fail the job")
+            raise InvalidArgument(
+                "HR-8002", "set_log_failures_only(True): records that cannot be written always fail the job"
+            )
         return self
 
     def set_write_timestamp_to_kafka(self, write_timestamp_to_kafka: bool) -> Self:
         """Kafka's timestamp is the time of writing; only that is supported."""
         if write_timestamp_to_kafka:
             raise InvalidArgument(
+                "HR-8002",
                 "set_write_timestamp_to_kafka(True) is not supported: Kafka's timestamp is the time of writing; put the event time "
-                "into the value"
+                "into the value",
             )
         return self

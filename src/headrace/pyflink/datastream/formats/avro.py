@@ -81,7 +81,9 @@ def _codec(record_class: str | None, schema: str | None) -> AvroCodec:
     if schema is None and record_class is None:
         raise TypeError("record_class or avro_schema_string should be specified.")
     if schema is None:
-        raise InvalidArgument(f"Avro: {record_class} is a Java class; give its schema as avro_schema_string='{{...}}'")
+        raise InvalidArgument(
+            "HR-8001", f"Avro: {record_class} is a Java class; give its schema as avro_schema_string='{{...}}'"
+        )
     return AvroCodec(schema)
 
 
@@ -101,7 +103,7 @@ class AvroRowDeserializationSchema(DeserializationSchema):
         codec = _codec(record_class, avro_schema_string)
         columns = codec.type()
         if columns.kind not in ("row", "pickled"):
-            raise InvalidArgument(f"Avro: rows need a schema of a record, got {avro_schema_string}")
+            raise InvalidArgument("HR-8004", f"Avro: rows need a schema of a record, got {avro_schema_string}")
         rows = None if columns.schema is None else _rows(columns.arrow_type)
         self._format = AvroFormat(codec.schema, type_info=rows)
 

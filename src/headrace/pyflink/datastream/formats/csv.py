@@ -178,7 +178,9 @@ class CsvSchemaBuilder:
 
     def set_any_property_name(self, name: str) -> Self:
         """Columns that the schema does not name are not read, so there is nothing to name."""
-        raise InvalidArgument("set_any_property_name() is not supported: name every column with add_..._column(...)")
+        raise InvalidArgument(
+            "HR-8002", "set_any_property_name() is not supported: name every column with add_..._column(...)"
+        )
 
     def disable_array_element_separator(self) -> Self:
         """An array is one value."""
@@ -299,7 +301,7 @@ def _value_parser(field: pa.Field, separator: str) -> Callable[[str], Any]:
     if form in ("decimal", "integer"):
         return (lambda text: Decimal(text.strip())) if form == "decimal" else (lambda text: int(text.strip()))
     if form in ("pickled", "instant"):
-        raise InvalidArgument(f"CSV has no values for a field that is {form}; read it as a string")
+        raise InvalidArgument("HR-8004", f"CSV has no values for a field that is {form}; read it as a string")
     if pa.types.is_string(arrow):
         return str
     if pa.types.is_integer(arrow):
@@ -325,7 +327,7 @@ def _value_parser(field: pa.Field, separator: str) -> Callable[[str], Any]:
     if pa.types.is_struct(arrow):
         items = [_value_parser(one, separator) for one in arrow]
         return lambda text: tuple(convert(one) for convert, one in zip(items, text.split(separator), strict=True))
-    raise InvalidArgument(f"CSV has no values for {arrow}; read it as a string")
+    raise InvalidArgument("HR-8004", f"CSV has no values for {arrow}; read it as a string")
 
 
 def _printer(column: _Column, dialect: _Dialect) -> Callable[[Any], str | tuple[str]]:
@@ -364,7 +366,7 @@ class _Lines:
         values = values_of(record, [column.name for column in self.columns])
         if len(values) != len(self.printers):
             raise InvalidArgument(
-                f"CSV: {str(record)[:200]} has {len(values)} fields, the schema has {len(self.printers)}"
+                "HR-8004", f"CSV: {str(record)[:200]} has {len(values)} fields, the schema has {len(self.printers)}"
             )
         return self.dialect.line(printer(value) for printer, value in zip(self.printers, values, strict=True))
 
@@ -373,7 +375,7 @@ def _columns_of(type_info: TypeInformation, what: str) -> tuple[_Column, ...]:
     if type_info is None:
         raise TypeError("Type information must not be None")
     if type_info.kind not in ("row", "tuple") or type_info.schema is None:
-        raise InvalidArgument(f"{what} needs a row type, for example Types.ROW_NAMED, got {type_info}")
+        raise InvalidArgument("HR-8004", f"{what} needs a row type, for example Types.ROW_NAMED, got {type_info}")
     return tuple(map(_Column, type_info.get_field_names(), type_info.get_field_types()))
 
 
@@ -418,7 +420,9 @@ class CsvBulkWriters:
     @staticmethod
     def for_schema(schema: CsvSchema) -> BulkWriterFactory:
         if schema.dialect.line_end != "\n":
-            raise InvalidArgument(f"files have lines that end with '\\n', not with {schema.dialect.line_end!r}")
+            raise InvalidArgument(
+                "HR-8004", f"files have lines that end with '\\n', not with {schema.dialect.line_end!r}"
+            )
         lines = _Lines(schema.columns, schema.dialect)
         return BulkWriterFactory(
             LineFormat(encode=lambda _: lambda batch: [lines(row).encode() for row in batch.rows()])

@@ -35,7 +35,8 @@ class JsonRowDeserializationSchema(DeserializationSchema):
     def __init__(self, type_info: TypeInformation, fail_on_missing_field: bool, ignore_parse_errors: bool) -> None:
         if type_info.kind != "row":
             raise InvalidArgument(
-                f"JsonRowDeserializationSchema needs a row type, for example Types.ROW_NAMED, got {type_info}"
+                "HR-8004",
+                f"JsonRowDeserializationSchema needs a row type, for example Types.ROW_NAMED, got {type_info}",
             )
         self._type, self._strict, self.ignores_errors = type_info, fail_on_missing_field, ignore_parse_errors
 
@@ -86,7 +87,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
                 raise TypeError("Typeinfo should be set.")
             if self._strict and self._ignore:
                 raise InvalidArgument(
-                    "JsonRowDeserializationSchema: fail on missing fields, or ignore errors: not both"
+                    "HR-8003", "JsonRowDeserializationSchema: fail on missing fields, or ignore errors: not both"
                 )
             return JsonRowDeserializationSchema(self._type_info, self._strict, self._ignore)
 
@@ -173,7 +174,7 @@ def _of_form(form: str) -> _Convert | None:
     if form == "integer":
         return lambda value: int(Decimal(str(value)))
     if form in ("pickled", "instant", "tuple"):
-        raise InvalidArgument(f"JSON has no values for a field that is {form}; read it as a string")
+        raise InvalidArgument("HR-8004", f"JSON has no values for a field that is {form}; read it as a string")
     return None
 
 
@@ -209,7 +210,7 @@ def _time_converter(arrow: pa.DataType) -> _Convert:
         return lambda value: dt.time.fromisoformat(value.removesuffix("Z"))
     if pa.types.is_timestamp(arrow):
         return lambda value: _timestamp(value, has_zone=arrow.tz is not None)
-    raise InvalidArgument(f"JSON has no values for {arrow}; read it as a string")
+    raise InvalidArgument("HR-8004", f"JSON has no values for {arrow}; read it as a string")
 
 
 def _timestamp(text: str, has_zone: bool) -> dt.datetime:
@@ -235,7 +236,9 @@ def _type_of_schema(schema: Any, root: Any) -> TypeInformation:
     kinds = schema.get("type", "object")
     kinds = [kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
     if len(kinds) != 1:
-        raise InvalidArgument(f"a JSON schema with several types for one value has no row type: {json.dumps(schema)}")
+        raise InvalidArgument(
+            "HR-8004", f"a JSON schema with several types for one value has no row type: {json.dumps(schema)}"
+        )
     if kinds[0] == "object":
         fields = {name: _type_of_schema(one, root) for name, one in schema.get("properties", {}).items()}
         return Types.ROW_NAMED(list(fields), list(fields.values()))
@@ -248,7 +251,7 @@ def _type_of_schema(schema: Any, root: Any) -> TypeInformation:
         return by_format.get(schema.get("format", ""), Types.STRING())
     numbers = {"boolean": Types.BOOLEAN(), "integer": Types.BIG_INT(), "number": Types.BIG_DEC()}
     if kinds[0] not in numbers:
-        raise InvalidArgument(f"unknown type {kinds[0]!r} in a JSON schema")
+        raise InvalidArgument("HR-8004", f"unknown type {kinds[0]!r} in a JSON schema")
     return numbers[kinds[0]]
 
 
@@ -272,7 +275,7 @@ class JsonRowSerializationSchema(SerializationSchema):
     def __init__(self, type_info: TypeInformation) -> None:
         if type_info.kind not in ("row", "tuple") or type_info.schema is None:
             raise InvalidArgument(
-                f"JsonRowSerializationSchema needs a row type, for example Types.ROW_NAMED, got {type_info}"
+                "HR-8004", f"JsonRowSerializationSchema needs a row type, for example Types.ROW_NAMED, got {type_info}"
             )
         self._type = type_info
         self._fields = [(field.name, _writer(field.type)) for field in type_info.schema]
@@ -306,7 +309,8 @@ def _object(value: Any, fields: list[tuple[str, _Convert]]) -> dict[str, Any]:
     values = values_of(value, [name for name, _ in fields])
     if len(values) < len(fields):
         raise InvalidArgument(
-            f"JsonRowSerializationSchema: {str(value)[:200]} has {len(values)} fields, the type has {len(fields)}"
+            "HR-8004",
+            f"JsonRowSerializationSchema: {str(value)[:200]} has {len(values)} fields, the type has {len(fields)}",
         )
     return {
         name: convert(one) for (name, convert), one in zip(fields, values, strict=False)

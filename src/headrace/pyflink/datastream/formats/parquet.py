@@ -25,7 +25,9 @@ __all__ = ["AvroParquetReaders", "AvroParquetWriters", "ParquetBulkWriters", "Pa
 def _row_type(schema: AvroSchema) -> TypeInformation:
     type = AvroCodec(schema.text).type()
     if type.kind != "row":
-        raise InvalidArgument(f"Parquet needs an Avro record without unions of several types, got {schema.text[:200]}")
+        raise InvalidArgument(
+            "HR-8004", f"Parquet needs an Avro record without unions of several types, got {schema.text[:200]}"
+        )
     return type
 
 
@@ -91,7 +93,7 @@ class ParquetColumnarRowInputFormat(BulkFormat):
             warn_without_effect("ParquetColumnarRowInputFormat(hadoop_config)")
         if not is_case_sensitive:
             raise InvalidArgument(
-                "ParquetColumnarRowInputFormat: names of columns are case-sensitive; use those of the files"
+                "HR-8004", "ParquetColumnarRowInputFormat: names of columns are case-sensitive; use those of the files"
             )
         super().__init__("parquet", row_type)
 
