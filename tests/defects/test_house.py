@@ -16,11 +16,6 @@ import pytest
 from headrace.connectors.avro import AvroCodec, AvroFormat
 from headrace.control.messages import Metrics
 from headrace.driver.metrics_history import MetricsHistory
-from headrace.records.key_groups import KeyGroupRange
-from headrace.records.types import as_type
-from headrace.state.api import ValueStateDescriptor
-from headrace.state.backend import BackendSetup
-from headrace.state.hashmap.backend import HashMapBackend
 
 # --- D7: values of an Avro union --------------------------------------------------------------------------------------
 
@@ -202,30 +197,3 @@ def test_metrics_that_arrive_while_rates_are_read_are_seen_next():
     reader["go"].set()
     reader["thread"].join()
     assert history.measures()[worker].metrics.records_in == history.newest()[worker].records_in == 500
-
-
-# --- H2: state of numbers in columns ----------------------------------------------------------------------------------
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="H2 state in columns: a state that is used once with a namespace leaves its columns for good",
-)
-def test_a_state_that_is_used_with_a_namespace_keeps_its_columns():
-    setup = BackendSetup(
-        "op", KeyGroupRange(0, 127), 128, clock=lambda: 0, key_type=as_type("bigint"), incremental=True
-    )
-    backend, numbers = HashMapBackend(setup), ValueStateDescriptor("n", "bigint")
-    state = backend.state(numbers)
-    for key in range(1000):
-        backend.set_current_key(key)
-        state.update(key)
-    backend.end_batch()
-    if backend.column_table(numbers) is None:
-        raise RuntimeError("the state is not in columns at all")
-    backend.set_current_key(5)
-    backend.set_namespace("w")
-    state.update(1)
-    backend.end_batch()
-    assert backend.column_table(numbers) is not None

@@ -343,7 +343,6 @@ def test_old_backends_take_the_arguments_that_they_had(make):
         raise AssertionError(str(error)) from error
 
 
-@G7
 def test_the_number_of_transfer_threads_warns_that_it_has_no_effect(caplog):
     backend = EmbeddedRocksDBStateBackend()
     backend.set_number_of_transfer_threads(2)

@@ -53,6 +53,7 @@ from headrace.ids import JobId
 from headrace.job.job_events import CauseFound
 from headrace.job.machine import Phase, Timing
 from headrace.job.status import Status
+from headrace.launch import start as start_module
 from headrace.records.batch import Batch
 from headrace.rest import discovery
 from headrace.state.local_directory import LocalDirectory
@@ -577,9 +578,9 @@ class Cluster:
 
     def __enter__(self) -> Self:
         patch = self._patches.setattr
-        patch(environment_module, "SparkJob", _JobHere)
+        patch(start_module, "SparkJob", _JobHere)
         patch(environment_module, "get_session", lambda *_: None)
-        patch(environment_module, "register", lambda *_: None)
+        patch(start_module, "register", lambda *_: None)
         patch(job_module, "Timing", partial(Timing, better_cause=50))
         return self
 
