@@ -196,11 +196,6 @@ def itself(record: Any) -> Any:
 
 # --- D2: keys of a declared tuple or row type -------------------------------------------------------------------------
 
-D2 = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="D2 tuple keys are not converted: the fields of a tuple or row key stay as the selector gave them",
-)
 NOON = dt.datetime(2020, 1, 1, 12)  # noqa: DTZ001 - a time without a zone is the case
 NOON_UTC = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 LOSSY_KEYS = {
@@ -219,7 +214,6 @@ LOSSY_KEYS = {
 }
 
 
-@D2
 @pytest.mark.parametrize("case", LOSSY_KEYS)
 def test_tuple_keys_find_their_state_after_a_restart(case):
     key_type, key = LOSSY_KEYS[case]
@@ -227,7 +221,6 @@ def test_tuple_keys_find_their_state_after_a_restart(case):
     assert (first, second) in [([1], [2]), (["refused"], ["refused"])]
 
 
-@D2
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("key_type", "key"),
@@ -286,7 +279,6 @@ def after_a_canonical_savepoint(cluster: Any, key: Any, key_type: object, map_ke
     return cluster.visible()[1]
 
 
-@D2
 def test_tuple_keys_find_their_state_after_a_canonical_savepoint(cluster):
     key_type = Types.TUPLE([Types.FLOAT(), Types.STRING()])
     assert after_a_canonical_savepoint(cluster, (0.1, "a"), key_type, "k", "string") == "1 2 2"

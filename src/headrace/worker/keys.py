@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ from headrace.errors import InvalidArgument
 from headrace.graph.job_graph import KeySpec
 from headrace.records.batch import Batch
 from headrace.records.key_groups import KeyHasher, hash_columns, key_groups_of
-from headrace.records.types import TypeInformation, form_of
+from headrace.records.types import form_of
 from headrace.state.backend import KeyArrays
 
 _KINDS: Final[dict[pa.DataType, type]] = {
@@ -22,16 +24,25 @@ _KINDS: Final[dict[pa.DataType, type]] = {
     pa.string(): str,
     pa.bool_(): bool,
     pa.binary(): bytes,
+    pa.date32(): dt.date,
 }
 
 
-def _python_type(key_type: TypeInformation) -> type:
-    """The type of keys that need no conversion; `object`, which no key has, if all of them do."""
-    assert key_type.schema is not None
-    if key_type.kind != "scalar":
-        return tuple
-    field = key_type.schema.field(0)
-    return object if form_of(field) else _KINDS.get(field.type, object)
+class _Exact:
+    """The values that a column of a declared key type gives back unchanged."""
+
+    __slots__ = ("_kinds", "_limit")
+
+    def __init__(self, field: pa.Field) -> None:
+        kind = object if form_of(field) else _KINDS.get(field.type, object)  # no value is of class `object` alone
+        self._kinds = {kind}
+        self._limit = 1 << (field.type.bit_width - 1) if kind is int else 0
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Return True if the column holds all of some values exactly; an integer may be too large for it."""
+        if set(map(type, values)) != self._kinds:
+            return False
+        return not self._limit or (-self._limit <= min(values) and max(values) < self._limit)
 
 
 class KeyReader:
@@ -45,16 +56,16 @@ class KeyReader:
         self._select = None if key.columns else callable_of(key.selector, "get_key", "key_by()")
         self._hasher = KeyHasher(max_parallelism)
         self.type = key.type
-        # Keys of a declared type are converted to it, if they are not of its Python type already.
-        self._kind = None if key.columns or not key.type.is_typed else {_python_type(key.type)}
-        self._limit = 1 << (key.type.arrow_type.bit_width - 1) if self._kind == {int} else None
+        # Keys of a declared type are converted to it, unless every field is what its column gives back.
+        declared = key.type.schema if not key.columns and key.type.is_typed else None
+        self._exact = None if declared is None else list(map(_Exact, declared))
 
     def keys(self, batch: Batch) -> list[Any]:
         """The key of every record."""
         if self._select is not None:
             select = self._select
             keys = [select(row) for row in batch.rows()]
-            return keys if self._kind is None or self._fit(keys) else self._converted(keys)
+            return keys if self._exact is None or self._fit(keys) else self._converted(keys)
         if batch.is_small:
             rows = batch.plain_rows()
             fields = [rows if batch.type.kind == "scalar" else list(map(itemgetter(c), rows)) for c in self._columns]
@@ -63,10 +74,14 @@ class KeyReader:
         return columns[0] if self._single else list(zip(*columns, strict=True))
 
     def _fit(self, keys: list[Any]) -> bool:
-        """Return True if all keys are what the declared type holds; an integer may be too large for it."""
-        if set(map(type, keys)) != self._kind:
+        """Return True if all keys are what the declared type gives back when they are read from columns."""
+        exact = self._exact
+        assert exact is not None
+        if self.type.kind == "scalar":
+            return exact[0].holds(keys)
+        if set(map(type, keys)) != {tuple} or set(map(len, keys)) != {len(exact)}:
             return False
-        return self._limit is None or (-self._limit <= min(keys) and max(keys) < self._limit)
+        return all(one.holds(list(map(itemgetter(place), keys))) for place, one in enumerate(exact))
 
     def _converted(self, keys: list[Any]) -> list[Any]:
         if None in keys:
@@ -88,6 +103,8 @@ class KeyReader:
     def group_of(self, key: Any) -> int:
         """The key group of one key, for look-ups outside of batches."""
         if not self._columns:
+            if self._exact is not None and not self._fit([key]):
+                (key,) = self._converted([key])
             return self._hasher.group(key)
         batch = self.type.to_batch([key])
         return int(key_groups_of(hash_columns(batch.columns), self._max_parallelism)[0])

@@ -166,3 +166,35 @@ def test_keys_are_converted_to_their_declared_type(key_type, given, converted):
 def test_a_key_that_does_not_fit_its_type_is_refused():
     with pytest.raises(HeadraceError, match="expected int, got 'a'"):
         KeyReader(key_spec(PICKLED, lambda row: row, "int"), 128).keys(Batch.of_rows(["a"]))
+
+
+_by_type = {
+    "tinyint": st.integers(-128, 127),
+    "int": st.integers(-(1 << 31), (1 << 31) - 1),
+    "bigint": _numbers_and_bytes[0],
+    "float": st.floats(width=32, allow_nan=False) | st.floats(-1e30, 1e30),
+    "double": st.floats(allow_nan=False) | st.integers(-(1 << 53), 1 << 53),
+    "boolean": st.booleans(),
+    "string": _texts,
+    "binary": st.binary(max_size=5),
+    "date": st.dates() | st.datetimes(),
+    "timestamp": st.datetimes(timezones=st.just(dt.UTC)) | st.datetimes(),
+    "array<double>": st.lists(st.floats(allow_nan=False) | st.integers(0, 9), max_size=3),
+}
+_typed_keys = st.lists(st.sampled_from(list(_by_type)), min_size=1, max_size=3).flatmap(
+    lambda names: st.tuples(
+        st.just(names), st.lists(st.tuples(*[_by_type[name] for name in names]), min_size=1, max_size=4)
+    )
+)
+
+
+@given(_typed_keys, st.booleans())
+def test_keys_of_a_declared_type_are_what_its_columns_give_back(drawn, named):
+    # SPEC R3.1
+    names, keys = drawn
+    fields = [as_type(name) for name in names]
+    kind = Types.ROW_NAMED([f"f{n}" for n in range(len(names))], fields) if named else Types.TUPLE(fields)
+    reader = KeyReader(key_spec(PICKLED, lambda row: row, kind), 128)
+    used, groups, _ = reader.keys_and_groups(Batch.of_rows(keys))
+    assert repr(list(map(tuple, kind.to_rows(kind.to_batch(used))))) == repr(list(map(tuple, used)))
+    assert groups == [reader.group_of(key) for key in keys] == [reader.group_of(key) for key in used]
