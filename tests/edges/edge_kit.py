@@ -36,7 +36,7 @@ from headrace import environment as environment_module
 from headrace.api.functions import TaskInfo
 from headrace.api.sink import CommitRequest, Committer, Epoch, EpochCommitter, Sink, SinkWriter
 from headrace.api.sources import Source, SourceReader
-from headrace.checkpoint import coordinator as coordinator_module
+from headrace.checkpoint import steps as steps_module
 from headrace.checkpoint.handles import CorruptState
 from headrace.checkpoint.plan import Refusal
 from headrace.checkpoint.types import SavepointFormat
@@ -86,9 +86,9 @@ def eventually(condition: Callable[[], Any], seconds: float = WAIT) -> bool:
 
 def refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next checkpoint that all tasks acknowledge is aborted, as if one of them had finished just then."""
-    account, refusals = coordinator_module.account_for_finished, [Refusal("a task has finished just now")]
+    account, refusals = steps_module.account_for_finished, [Refusal("a task has finished just now")]
     monkeypatch.setattr(
-        coordinator_module, "account_for_finished", lambda *args: refusals.pop() if refusals else account(*args)
+        steps_module, "account_for_finished", lambda *args: refusals.pop() if refusals else account(*args)
     )
 
 

@@ -433,7 +433,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         going = {TaskStatus.RUNNING, TaskStatus.FINISHED}.issuperset(self.statuses.values())
         if self.over or not (self.job_running and going):
             assert self.coordinator.pending == ()
-            assert len(self.coordinator._decider._queue) == 0
+            assert self.coordinator.waiting == 0
 
     @invariant()
     def kept_checkpoints_are_complete(self):

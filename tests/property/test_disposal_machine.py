@@ -26,7 +26,7 @@ PICK = st.integers(0, 99)
 
 @dataclass
 class Known:
-    """What was reported of one checkpoint."""
+    """The facts that were reported of one checkpoint."""
 
     writing: bool = True
     located: bool = False
@@ -281,7 +281,7 @@ class DisposalMachine(RuleBasedStateMachine):
             assert not needed or self.disposal.is_protected(checkpoint_id)
 
     def teardown(self):
-        """When every write has ended and every task has left, all that may go has gone."""
+        """All that may go has gone when every write has ended and every task has left."""
         if not hasattr(self, "model"):
             return
         if self.ended is None:

@@ -81,6 +81,11 @@ class RequestDecider:
         self._queue: list[tuple[tuple[bool, bool, bool, int, int], TriggerRequest]] = []
         self._submitted = 0
 
+    @property
+    def waiting(self) -> int:
+        """The number of requests in the queue."""
+        return len(self._queue)
+
     def submit(self, request: TriggerRequest, now: int, activity: Activity) -> Decision:
         """Add a request, and choose among all that wait."""
         full = len(self._queue) >= self._max_queued

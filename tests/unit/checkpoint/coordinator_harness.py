@@ -167,7 +167,7 @@ class Job:
 
     @property
     def queued(self):
-        return len(self.coordinator._decider._queue)
+        return self.coordinator.waiting
 
     @property
     def kept(self):

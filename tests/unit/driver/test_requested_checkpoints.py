@@ -33,7 +33,7 @@ class Job:
         self.triggered = []
         self.service = CheckpointService(env._job_plan("job"), JobId("a" * 32), settings, port, self.io)
         self.service.start_attempt(0, self.service.choose())
-        self.tasks = [task for vertex in self.service.coordinator._topology.vertices for task in vertex.tasks()]
+        self.tasks = [task for vertex in self.service.coordinator.tasks.topology.vertices for task in vertex.tasks()]
         for task in self.tasks:
             self.service.on_message(task, msg.Running())
         self.service.job_running(True)
