@@ -17,12 +17,13 @@
     COMMITTING        all tasks have finished; the last output is being committed on the driver
     CLOSING           checkpoints are closed: what is not retained is deleted
 
-The caller (`driver/job_master.py`, and the simulator through it) carries out the instructions and reports what came of
-them. A job that never ran deletes nothing when it ends, and neither does one whose driver failed or was superseded.
+`MOVES` has every legal move; any other raises IllegalState with the phases before it. The caller (`driver/job_master.py`,
+and the simulator through it) carries out the instructions and reports what came of them. A job that never ran deletes nothing when it ends, and neither does one whose driver failed or was superseded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -31,6 +32,7 @@ from headrace.job import job_events as ev
 from headrace.job.restart import RestartStrategy
 from headrace.job.status import LEGAL_MOVES, ExecutionState, JobStatus
 from headrace.job.story import AttemptOutcome, Cause, Story
+from headrace.lifecycle import Lifecycle
 
 
 class Phase(Enum):
@@ -44,6 +46,24 @@ class Phase(Enum):
     COMMITTING = auto()
     CLOSING = auto()
     ENDED = auto()
+
+
+_P = Phase
+
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    _P.CREATED: frozenset({_P.AWAITING_COMMITS, _P.CLOSING, _P.ENDED}),
+    _P.AWAITING_COMMITS: frozenset({_P.STARTING, _P.CLOSING, _P.ENDED}),
+    _P.STARTING: frozenset({_P.RUNNING, _P.WAITING, _P.CLOSING, _P.ENDED}),
+    _P.RUNNING: frozenset({_P.STOPPING, _P.LEAVING, _P.COMMITTING, _P.ENDED}),
+    _P.STOPPING: frozenset({_P.LEAVING, _P.COMMITTING, _P.ENDED}),
+    _P.LEAVING: frozenset({_P.WAITING, _P.AWAITING_COMMITS, _P.CLOSING, _P.ENDED}),
+    _P.WAITING: frozenset({_P.AWAITING_COMMITS, _P.CLOSING, _P.ENDED}),
+    _P.COMMITTING: frozenset({_P.CLOSING, _P.LEAVING, _P.ENDED}),
+    _P.CLOSING: frozenset({_P.ENDED}),
+    _P.ENDED: frozenset(),
+}
+"""Every phase may end at once, since the caller may `abandon` the job. A job that was told to stop may finish all the same,
+and the last commit of one that has finished may fail."""
 
 
 class _Next(Enum):
@@ -91,6 +111,13 @@ def _cause(found: ev.CauseFound) -> Cause:
     )
 
 
+def _failure_of(job: str, restarts: int, error: HeadraceError) -> JobFailed:
+    tries = f" after {restarts} restarts" if restarts else ""
+    failed = JobFailed(f"job '{job}' failed{tries}: {error}")
+    failed.__cause__ = error
+    return failed
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The waiting times of the machine, in milliseconds."""
@@ -123,6 +150,24 @@ class _Attempt:
     next: _Next | None = None
     all_ran: bool = False
 
+    def times(self, worker: ev.Worker) -> dict[ExecutionState, int]:
+        """Return the time at which the task entered each of its states."""
+        seen = {
+            ExecutionState.INITIALIZING: self.registered.get(worker),
+            ExecutionState.RUNNING: self.running.get(worker),
+            ExecutionState.FINISHED: self.finished.get(worker),
+        }
+        return {state: at for state, at in seen.items() if at is not None}
+
+    def silent(self, now: int, timing: Timing) -> list[ev.Worker]:
+        """The workers that were not heard for too long.
+
+        If the driver itself stood still, its workers may have stood still with it: they have their time again.
+        """
+        if self.heard and now > min(self.heard.values()) + timing.silence + timing.late:
+            self.heard.update(dict.fromkeys(self.heard, now))
+        return [worker for worker, at in self.heard.items() if now - at > timing.silence]
+
 
 class JobMachine:
     """Decides what happens next in the life of one job."""
@@ -130,7 +175,7 @@ class JobMachine:
     def __init__(self, name: str, tasks: int, restart: RestartStrategy, timing: Timing | None = None) -> None:
         self.name = name
         self.status = JobStatus.CREATED
-        self.phase = Phase.CREATED
+        self._life = Lifecycle(f"job '{name}'", MOVES, Phase.CREATED, now=0)
         self.restarts = 0
         self.error: HeadraceError | None = None
         self.timing = timing or Timing()
@@ -146,6 +191,11 @@ class JobMachine:
         self._out: list[ev.JobInstruction] = []
 
     # --- what the caller reads --------------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """May be read by any thread."""
+        return self._life.state
 
     @property
     def attempt(self) -> int:
@@ -176,13 +226,7 @@ class JobMachine:
 
     def task_times(self, worker: ev.Worker) -> dict[ExecutionState, int]:
         """Return the time at which a task entered each of its states; may be called by any thread."""
-        attempt = self._attempt
-        seen = {
-            ExecutionState.INITIALIZING: attempt.registered.get(worker),
-            ExecutionState.RUNNING: attempt.running.get(worker),
-            ExecutionState.FINISHED: attempt.finished.get(worker),
-        }
-        return {state: at for state, at in seen.items() if at is not None}
+        return self._attempt.times(worker)
 
     def is_starting(self, attempt: int) -> bool:
         return self.phase is Phase.STARTING and self._attempt.number == attempt
@@ -214,10 +258,9 @@ class JobMachine:
                 self._await_commits()
             case ev.CommitsAnswered():
                 self._on_commits_answered()
-            case ev.AttemptSubmitted(_, restored_checkpoint):
-                if self.phase is Phase.STARTING:
-                    self._enter(Phase.RUNNING)
-                    self.story.submitted(restored_checkpoint)
+            case ev.AttemptSubmitted(_, restored_checkpoint) if self.phase is Phase.STARTING:
+                self._enter(Phase.RUNNING)
+                self.story.submitted(restored_checkpoint)
             case ev.AttemptRefused(_, error, retry):
                 self._on_refused(error, retry)
             case ev.WorkerRegistered(_, worker):
@@ -231,9 +274,8 @@ class JobMachine:
             case ev.WorkerFinished(_, worker):
                 self._attempt.finished[worker] = self._now
                 self._attempt.heard.pop(worker, None)
-            case ev.WorkerHeard(_, worker):
-                if worker in self._attempt.heard:
-                    self._attempt.heard[worker] = self._now
+            case ev.WorkerHeard(_, worker) if worker in self._attempt.heard:
+                self._attempt.heard[worker] = self._now
             case ev.WorkerDisconnected(_, worker):
                 self._attempt.heard.pop(worker, None)
                 if self.phase is Phase.RUNNING and worker not in self._attempt.finished:
@@ -254,12 +296,10 @@ class JobMachine:
                 self._on_superseded(JobFailed(message))
             case ev.DriverFailed(error):
                 self._stop_for_good(error)
-            case ev.EndRecorded():
-                if self.phase is Phase.CLOSING:
-                    self._alarm = self._now + self.timing.delete
-            case ev.CheckpointsClosed():
-                if self.phase is Phase.CLOSING:
-                    self._end()
+            case ev.EndRecorded() if self.phase is Phase.CLOSING:
+                self._alarm = self._now + self.timing.delete
+            case ev.CheckpointsClosed() if self.phase is Phase.CLOSING:
+                self._end()
             case ev.TimeElapsed():
                 self._check_silence()
 
@@ -312,18 +352,11 @@ class JobMachine:
     # --- failing and stopping ---------------------------------------------------------------------------------------
 
     def _check_silence(self) -> None:
-        """A worker that hangs keeps its connection but sends nothing. Judged only when no event waits.
-
-        If the driver itself stood still, its workers may have stood still with it: they have their time again.
-        """
-        heard = self._attempt.heard
-        if self.phase is Phase.RUNNING and heard:
-            if self._now > min(heard.values()) + self.timing.silence + self.timing.late:
-                heard.update(dict.fromkeys(heard, self._now))
-            for worker, at in list(heard.items()):
-                if self._now - at > self.timing.silence:
-                    del heard[worker]
-                    self._lose(worker, "silent")
+        """A worker that hangs keeps its connection but sends nothing. Judged only when no event waits."""
+        if self.phase is Phase.RUNNING:
+            for worker in self._attempt.silent(self._now, self.timing):
+                del self._attempt.heard[worker]
+                self._lose(worker, "silent")
 
     def _lose(self, worker: ev.Worker, loss: ev.Loss) -> None:
         self._emit(ev.RecordLostWorker(self._attempt.number, worker, loss))
@@ -427,11 +460,8 @@ class JobMachine:
         self.story.failed(_cause(found))
         delay = None if final else self._restart.on_failure(self._now)
         if delay is None:
-            tries = f" after {self.restarts} restarts" if self.restarts else ""
-            ran = self._ever_ran or self.restarts
-            self.error = JobFailed(f"job '{self.name}' failed{tries}: {error}") if ran or not final else error
-            if self.error is not error:
-                self.error.__cause__ = error
+            began = bool(self._ever_ran or self.restarts or not final)
+            self.error = _failure_of(self.name, self.restarts, error) if began else error
             attempt.next = _Next.FAILED
         else:
             self._set_status(JobStatus.RESTARTING)
@@ -521,7 +551,8 @@ class JobMachine:
 
     def abandon(self, error: HeadraceError) -> None:
         """End at once, whatever the phase: the caller cannot carry out instructions any more."""
-        self._enter(Phase.ENDED)
+        if self.phase is not Phase.ENDED:
+            self._enter(Phase.ENDED)
         self.status, self.error = JobStatus.FAILED, error
         self.story.failed(_cause(ev.CauseFound(self._attempt.number, error)))
         self.story.end(AttemptOutcome.FAILED, self._now)
@@ -570,13 +601,15 @@ class JobMachine:
                 self._end()
 
     def _enter(self, phase: Phase) -> None:
-        self.phase, self._alarm = phase, None
+        self._life.move(phase, self._now, f"attempt {self._attempt.number}, status {self.status.value}")
+        self._alarm = None
 
     def _set_status(self, status: JobStatus) -> None:
         if status is self.status:
             return
         if status not in LEGAL_MOVES[self.status]:
-            raise IllegalState(f"job '{self.name}' cannot move from {self.status.value} to {status.value}")
+            move = f"job '{self.name}' cannot move from {self.status.value} to {status.value} at {self._now}"
+            raise IllegalState(f"{move}; its story: {self._life.story}")
         self.status = status
         self.story.statuses[status] = self._now
         self._emit(ev.SetStatus(status))

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.errors import IllegalState, JobCancelled, JobFailed, StateMigrationError, StorageError
 from headrace.job import job_events as ev
-from headrace.job.machine import JobMachine, Phase, Timing
+from headrace.job.machine import MOVES, JobMachine, Phase, Timing
 from headrace.job.restart import FixedDelay, NoRestart
 from headrace.job.status import LEGAL_MOVES, JobStatus
 
@@ -509,3 +509,24 @@ def test_a_driver_that_is_superseded_before_its_end_is_recorded_has_not_finished
     (status, end) = life.step(ev.CheckpointsClosed())
     assert (status, end.status) == (ev.SetStatus(JobStatus.FAILED), JobStatus.FAILED)
     assert str(end.error) == "[HR-6001] another driver leads"
+
+
+def test_every_phase_has_a_row_and_can_end():
+    assert set(MOVES) == set(Phase)
+    assert all(Phase.ENDED in after for phase, after in MOVES.items() if phase is not Phase.ENDED)
+
+
+def test_an_illegal_phase_tells_the_story():
+    life = Life().start()
+    with pytest.raises(IllegalState) as error:
+        life.machine._enter(Phase.STARTING)
+    assert "from RUNNING to STARTING" in str(error.value)
+    assert "its story: CREATED at 0, AWAITING_COMMITS at" in str(error.value)
+    assert str(error.value).endswith("; attempt 0, status RUNNING")
+
+
+def test_a_machine_that_has_ended_can_be_abandoned():
+    life = Life()
+    life.machine.abandon(JobFailed("bug"))
+    life.machine.abandon(JobFailed("another bug"))
+    assert (life.machine.phase, str(life.machine.error)) == (Phase.ENDED, "[HR-6001] another bug")
