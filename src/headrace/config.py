@@ -41,7 +41,7 @@ MB: Final = 1024 * KB
 
 
 class OptionKind(enum.Enum):
-    """How the text of an option is read; the value is the word the documentation uses."""
+    """The kinds of options, by which their text is read; the value is the word the documentation uses."""
 
     BOOL = "bool"
     INT = "int"
@@ -434,7 +434,7 @@ _SECRET: Final = re.compile(
 
 
 class Origin(enum.Enum):
-    """Where a value came from, strongest first."""
+    """The origin of a value, strongest first."""
 
     CODE = "code"
     COMMAND_LINE = "-D"
@@ -489,7 +489,7 @@ class Configuration:
         return option.default if option.fallback is None else self.get(option.fallback)
 
     def origin(self, key: str | Option[Any]) -> Origin:
-        """Where the value that `get` returns came from."""
+        """Return the origin of the value that `get` returns."""
         name = current_key(key)
         return next((origin for origin, layer in self._layers.items() if name in layer), Origin.DEFAULT)
 
@@ -559,7 +559,7 @@ class Configuration:
         return default_value if value is None else parse_value(Option(key, kind, default_value, ""), value)  # type: ignore[return-value]
 
     def contains_key(self, key: str) -> bool:
-        """Whether the key is set anywhere."""
+        """Return True if the key is set anywhere."""
         return self._lookup(key) is not None
 
     def key_set(self) -> AbstractSet[str]:

@@ -67,7 +67,7 @@ def use_local_runtime(options: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 class StreamExecutionEnvironment:
-    """Where a program starts.
+    """The start of a program: makes streams and runs the job.
 
     >>> env = StreamExecutionEnvironment.get_execution_environment()
     >>> env.set_parallelism(2).get_parallelism()
@@ -140,7 +140,7 @@ class StreamExecutionEnvironment:
         return int(self._configuration.get(config.MAX_PARALLELISM))
 
     def set_buffer_timeout(self, timeout_millis: int) -> Self:
-        """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
+        """Set the time that a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
         self._configuration.set(config.BUFFER_TIMEOUT, check_buffer_timeout(timeout_millis))
         return self
 
@@ -154,7 +154,7 @@ class StreamExecutionEnvironment:
         return self
 
     def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> Self:
-        """What to do when the job fails, see `RestartStrategies`."""
+        """Set the restart strategy, see `RestartStrategies`."""
         strategy.apply_to(self._configuration)
         return self
 
@@ -170,7 +170,7 @@ class StreamExecutionEnvironment:
         return CheckpointConfig(self._configuration)
 
     def set_state_backend(self, state_backend: StateBackend) -> Self:
-        """Where keyed state lives, and where its checkpoints go; see `headrace.api.state_backends`."""
+        """Set the backend of keyed state, and its checkpoint storage; see `headrace.api.state_backends`."""
         state_backend.apply_to(self._configuration)
         return self
 
@@ -303,7 +303,7 @@ class StreamExecutionEnvironment:
         return describe(*self._graph(None))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the program so far, and the options that are set."""
+        """Return the program so far and the options that are set as HTML for a notebook."""
         options = html_table(
             "options", ["key", "value", "set by"], [(k, v, o.value) for k, v, o in self._configuration.changed()]
         )

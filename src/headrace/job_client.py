@@ -60,7 +60,7 @@ class JobExecutionResult:
         return self._job_id
 
     def get_net_runtime(self) -> int:
-        """How long the job ran, in milliseconds."""
+        """Return the duration of the job, in milliseconds."""
         return int(self._seconds * 1000)
 
     def get_accumulator_result(self, accumulator_name: str) -> Any:
@@ -140,7 +140,7 @@ class JobClient:
     get_job_execution_result = wait
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: status, vertices with their rates, the newest checkpoints."""
+        """Return status, vertices with their rates and the newest checkpoints as HTML for a notebook."""
         job = self.job
         title = f"job {self.get_job_id()} is {self.get_job_status().value}"
         if not isinstance(job, SparkJob):

@@ -107,7 +107,7 @@ class LocalRun:
 
     @property
     def finished(self) -> bool:
-        """Whether every subtask has finished."""
+        """Return True if every subtask has finished."""
         return all(task.status is Status.FINISHED for level in self._tasks for task in level)
 
     def snapshot(self, checkpoint_id: int = 1) -> bytes:
@@ -218,7 +218,7 @@ class _LocalSplits:
         return bool(dealt)
 
     def next_alarm(self) -> int | None:
-        """When the next discovery is due."""
+        """Return the time of the next discovery."""
         return min((at for vertex, at in self.due.items() if self._sources[vertex].wants_discovery), default=None)
 
     def snapshot(self, checkpoint_id: int) -> dict[str, bytes]:
@@ -226,7 +226,7 @@ class _LocalSplits:
 
 
 def _restore_plan(plan: JobPlan, taken: _LocalSnapshot) -> dict[VertexId, VertexRestore]:
-    """What each vertex of this plan starts from."""
+    """Return the restored state of each vertex of this plan."""
     known = {operator.id for vertex in plan.graph.vertices for operator in vertex.operators}
     for operator_id, states in taken.operators.items():
         if operator_id not in known and any(states):

@@ -1,1 +1,1 @@
-"""What a program is written with: streams, functions, sources, sinks, checkpoint settings."""
+"""The API of programs: streams, functions, sources, sinks, checkpoint settings."""

@@ -56,11 +56,11 @@ class AsyncRetryPredicate(ABC, Generic[OUT]):
 
 
 class AsyncRetryStrategy(ABC, Generic[OUT]):
-    """How often and when a call is made again."""
+    """The number of retries of a call, and their delays."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether there may be another call after this number of them."""
+        """Return True if another call is allowed after this number of calls."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:

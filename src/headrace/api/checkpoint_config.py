@@ -16,14 +16,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class CheckpointingMode(Enum):
-    """Whether a record counts exactly once in state after a failure, or at least once."""
+    """The guarantee for state after a failure: each record counts exactly once, or at least once."""
 
     EXACTLY_ONCE = "EXACTLY_ONCE"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of the retained checkpoints when the job ends (SPEC R5.2)."""
+    """The treatment of retained checkpoints when the job ends (SPEC R5.2)."""
 
     NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
     DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
@@ -46,7 +46,7 @@ class CheckpointConfig:
         return self
 
     def is_checkpointing_enabled(self) -> bool:
-        """Whether there are periodic checkpoints."""
+        """Return True if there are periodic checkpoints."""
         return self.get_checkpoint_interval() > 0
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
@@ -54,7 +54,7 @@ class CheckpointConfig:
         return CheckpointingMode(self._configuration.get(config.CHECKPOINT_MODE))
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> Self:
-        """Whether barriers are aligned (exactly once) or only counted (at least once)."""
+        """Align barriers (exactly once), or only count them (at least once)."""
         return self._set(config.CHECKPOINT_MODE, checkpointing_mode.value)
 
     def get_checkpoint_interval(self) -> int:
@@ -83,19 +83,19 @@ class CheckpointConfig:
         return self._set(config.CHECKPOINT_MIN_PAUSE, min_pause_between_checkpoints)
 
     def get_max_concurrent_checkpoints(self) -> int:
-        """How many may be under way."""
+        """Return the number of checkpoints that may be under way at the same time."""
         return self._configuration.get(config.CHECKPOINT_MAX_CONCURRENT)
 
     def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
-        """How many may be under way at the same time."""
+        """Set the number of checkpoints that may be under way at the same time."""
         return self._set(config.CHECKPOINT_MAX_CONCURRENT, max_concurrent_checkpoints)
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
-        """How many may fail in a row."""
+        """Return the number of checkpoints that may fail in a row."""
         return self._configuration.get(config.CHECKPOINT_TOLERABLE_FAILURES)
 
     def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
-        """How many checkpoints may fail in a row before the job does."""
+        """Set the number of checkpoints that may fail in a row before the job fails."""
         return self._set(config.CHECKPOINT_TOLERABLE_FAILURES, tolerable_checkpoint_failure_number)
 
     def set_prefer_checkpoint_for_recovery(self, prefer: bool) -> Self:
@@ -103,24 +103,24 @@ class CheckpointConfig:
         return self._set(config.RESUME_PREFERS_CHECKPOINT, prefer)
 
     def is_prefer_checkpoint_for_recovery(self) -> bool:
-        """Whether `--resume` passes over a newer savepoint."""
+        """Return True if `--resume` ignores a newer savepoint."""
         return self._configuration.get(config.RESUME_PREFERS_CHECKPOINT)
 
     def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> Self:
-        """What becomes of the retained checkpoints when the job ends."""
+        """Set the treatment of retained checkpoints when the job ends."""
         return self._set(config.CHECKPOINT_RETENTION, retention_mode.value)
 
     def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention:
-        """What becomes of the retained checkpoints when the job ends."""
+        """Return the treatment of retained checkpoints when the job ends."""
         return ExternalizedCheckpointRetention(self._configuration.get(config.CHECKPOINT_RETENTION))
 
     def is_externalized_checkpoints_enabled(self) -> bool:
-        """Whether checkpoints may outlive the job."""
+        """Return True if checkpoints may outlive the job."""
         none = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
         return self.get_externalized_checkpoint_retention() is not none
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
-        """Whether barriers may overtake records."""
+        """Return True if barriers may overtake records."""
         return self._configuration.get(config.UNALIGNED)
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:
@@ -137,7 +137,7 @@ class CheckpointConfig:
         return self._set(config.ALIGNED_TIMEOUT, given // _MILLISECOND if isinstance(given, timedelta) else given)
 
     def get_aligned_checkpoint_timeout(self) -> timedelta:
-        """How long an alignment may take before it turns unaligned."""
+        """Return the time after which an alignment turns unaligned."""
         return self._configuration.get(config.ALIGNED_TIMEOUT) * _MILLISECOND
 
     def set_force_unaligned_checkpoints(self, force_unaligned_checkpoints: bool = True) -> Self:
@@ -145,7 +145,7 @@ class CheckpointConfig:
         return self._set(config.UNALIGNED_FORCED, force_unaligned_checkpoints)
 
     def is_force_unaligned_checkpoints(self) -> bool:
-        """Whether unaligned checkpoints are allowed also in jobs with partition_custom()."""
+        """Return True if unaligned checkpoints are allowed also in jobs with partition_custom()."""
         return self._configuration.get(config.UNALIGNED_FORCED)
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:

@@ -53,7 +53,7 @@ class ExecutionConfig:
         return bool(self._get(_CLOSURE_CLEANER) != "NONE")
 
     def set_auto_watermark_interval(self, interval: int) -> Self:
-        """How often watermarks are made, in milliseconds."""
+        """Set the interval of periodic watermarks, in milliseconds."""
         return self._set(config.AUTO_WATERMARK_INTERVAL, interval)
 
     def get_auto_watermark_interval(self) -> int:

@@ -44,7 +44,7 @@ __all__ = [
 
 
 class StateAccess(Protocol):
-    """What gives a function its state; the runtime hands one in that knows the operator and its backend."""
+    """The source of a function's state; the runtime passes one that knows the operator and its backend."""
 
     def state(self, descriptor: Any) -> Any: ...
 
@@ -65,7 +65,7 @@ class KeyedStateStore:
 
 
 class RuntimeContext(KeyedStateStore):
-    """What a rich function learns of its surroundings in `open`."""
+    """The context of a rich function, passed to `open`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RuntimeContext(KeyedStateStore):
         return self._info.max_parallelism
 
     def get_attempt_number(self) -> int:
-        """How often the job was restarted."""
+        """Return the number of restarts of the job."""
         return self._info.attempt
 
     def get_job_id(self) -> str:
@@ -109,7 +109,7 @@ class RuntimeContext(KeyedStateStore):
         return self._info.job_id
 
     def get_metrics_group(self) -> MetricGroup:
-        """Where the function registers counters, gauges, meters and distributions."""
+        """Return the group in which the function registers counters, gauges, meters and distributions."""
         return self._metrics
 
     def get_job_parameter(self, key: str, default_value: str | None = None) -> str | None:
@@ -152,7 +152,7 @@ class FilterFunction(Function, ABC):
 
     @abstractmethod
     def filter(self, value: Any) -> bool:
-        """Whether to keep `value`."""
+        """Return True to keep `value`."""
 
 
 class ReduceFunction(Function, ABC):
@@ -225,7 +225,7 @@ class ProcessFunction(Function, ABC):
     """The general function on a stream; `yield tag, value` goes to a side output."""
 
     class Context(Protocol):
-        """What a record comes with."""
+        """The context of a record."""
 
         def timestamp(self) -> int | None:
             """The record's event timestamp in milliseconds, or None."""
@@ -242,13 +242,13 @@ class KeyedProcessFunction(Function, ABC):
     """The general function on a keyed stream: state, timers, side outputs."""
 
     class Context(ProcessFunction.Context, Protocol):
-        """What a record comes with, and its key."""
+        """The context of a record, with its key."""
 
         def get_current_key(self) -> Any:
             """The key of the record."""
 
     class OnTimerContext(Context, Protocol):
-        """What a firing timer comes with."""
+        """The context of a firing timer."""
 
         def time_domain(self) -> str:
             """`processing` or `event`."""
@@ -315,13 +315,13 @@ class BroadcastProcessFunction(Function, ABC):
     """A stream connected with a broadcast stream: the first reads the broadcast state, the second changes it."""
 
     class ReadOnlyContext(ProcessFunction.Context, Protocol):
-        """What a record of the first stream comes with."""
+        """The context of a record of the first stream."""
 
         def get_broadcast_state(self, state_descriptor: Any) -> Any:
             """The broadcast state, to be read."""
 
     class Context(Protocol):
-        """What a broadcast record comes with."""
+        """The context of a broadcast record."""
 
         def timestamp(self) -> int | None:
             """The record's event timestamp in milliseconds, or None."""
@@ -345,13 +345,13 @@ class KeyedBroadcastProcessFunction(BroadcastProcessFunction, ABC):
     """
 
     class ReadOnlyContext(KeyedProcessFunction.Context, BroadcastProcessFunction.ReadOnlyContext, Protocol):
-        """What a record of the keyed stream comes with."""
+        """The context of a record of the keyed stream."""
 
     class OnTimerContext(KeyedProcessFunction.OnTimerContext, BroadcastProcessFunction.ReadOnlyContext, Protocol):
-        """What a firing timer comes with."""
+        """The context of a firing timer."""
 
     class Context(BroadcastProcessFunction.Context, Protocol):
-        """What a broadcast record comes with."""
+        """The context of a broadcast record."""
 
         def apply_to_keyed_state(self, descriptor: Any, function: Callable[[Any, Any], None]) -> None:
             """Call `function(key, state)` for every key of this subtask."""
@@ -387,11 +387,11 @@ class FunctionSnapshotContext:
         return self.checkpoint_id
 
     def get_checkpoint_timestamp(self) -> int:
-        """When the checkpoint was triggered, in milliseconds."""
+        """Return the time at which the checkpoint was triggered, in milliseconds."""
         return self.timestamp
 
     def get_raw_keyed_state_output(self) -> RawKeyedStateOutput:
-        """Where a function on a keyed stream writes raw keyed state (see `headrace.api.raw_state`)."""
+        """Return the output for raw keyed state of a function on a keyed stream (see `headrace.api.raw_state`)."""
         if self.raw_keyed is None:
             raise InvalidArgument(
                 "HR-2001", "raw keyed state can only be used on a keyed stream: call key_by(...) before"
@@ -399,7 +399,7 @@ class FunctionSnapshotContext:
         return self.raw_keyed
 
     def get_raw_operator_state_output(self) -> RawOperatorStateOutput:
-        """Where a function writes raw operator state (see `headrace.api.raw_state`)."""
+        """Return the output for raw operator state (see `headrace.api.raw_state`)."""
         return self.raw_operator
 
 
@@ -410,7 +410,7 @@ class FunctionInitializationContext:
         self._operator_state, self._keyed_state, self._restored_id = operator_state, keyed_state, restored_id
 
     def is_restored(self) -> bool:
-        """Whether the task continues from a checkpoint or savepoint."""
+        """Return True if the task continues from a checkpoint or savepoint."""
         return self._restored_id is not None
 
     def get_restored_checkpoint_id(self) -> int | None:
@@ -454,7 +454,7 @@ class SinkFunction(Function, ABC):
     """Takes each record out of the job; at-least-once unless it does better itself."""
 
     class Context(Protocol):
-        """What a record comes with; the same object for all records of a subtask."""
+        """The context of a record; the same object for all records of a subtask."""
 
         def timestamp(self) -> int | None:
             """The record's event timestamp in milliseconds, or None."""

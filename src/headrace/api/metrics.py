@@ -20,7 +20,7 @@ class Metric(Protocol):
     """Something that is measured."""
 
     def values(self) -> dict[str, float]:
-        """What is measured, by the suffix of its name; "" is the metric itself."""
+        """Return the measured values by the suffix of their names; "" is the metric itself."""
 
 
 M = TypeVar("M", bound=Metric)
@@ -75,7 +75,7 @@ class Meter:
 
 
 class Distribution:
-    """How many values there were, their sum, the least and the greatest."""
+    """A metric of the number of values, their sum, the least and the greatest."""
 
     def __init__(self) -> None:
         self._count, self._sum = 0, 0

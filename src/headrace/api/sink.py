@@ -187,7 +187,7 @@ class Sink(ABC, Generic[C]):
 
 
 def sink_kind(sink: Sink[Any]) -> str:
-    """What tells sinks apart that cannot commit each other's output."""
+    """Return the kind of a sink: sinks of different kinds cannot commit each other's output."""
     return sink.output_kind or type(sink).__name__
 
 

@@ -36,7 +36,7 @@ _SPLITS = 16  # the least number, so that the job can be scaled up later
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """Where a reader runs."""
+    """The subtask in which a reader runs."""
 
     subtask: int
     parallelism: int
@@ -424,7 +424,7 @@ class _DataGenReader(SourceReader[Stride]):
         return bool((self._firsts + self._done * self._step >= self._source.count).all())
 
     def _due(self) -> int:
-        """How many more records the rate allows by now."""
+        """Return the number of further records that the rate allows by now."""
         if self._per_ms is None:
             return 1 << 30
         now = self._clock()

@@ -1,4 +1,4 @@
-"""What each kind of operator is given: one frozen dataclass for each kind, made by a call of the API.
+"""Specifications of operators: one frozen dataclass for each kind, made by a call of the API.
 
 The plan takes them to the workers, where `worker/operators/registry.py` names the class that runs each of them.
 """
@@ -64,7 +64,7 @@ class Aggregation(StrEnum):
 
 
 class WindowComputation(Enum):
-    """What computes a window that fires."""
+    """The computation of a window that fires."""
 
     CONTENTS = "contents"  # nothing: the folded contents are the result
     APPLY = "apply"  # a WindowFunction

@@ -150,7 +150,7 @@ class _OperatorSettings:
         return self
 
     def set_buffer_timeout(self, timeout_millis: int) -> Self:
-        """How long a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
+        """Set the time that a record may wait for its buffer to fill: 0 = not at all, -1 = until it is full."""
         self._own("set_buffer_timeout()").buffer_timeout = check_buffer_timeout(timeout_millis)
         return self
 

@@ -84,7 +84,7 @@ class WatermarkAlignment:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkStrategy:
-    """How timestamps and watermarks of a stream are made.
+    """The timestamps and watermarks of a stream.
 
     >>> WatermarkStrategy.for_bounded_out_of_orderness(timedelta(seconds=5)).out_of_orderness
     5000

@@ -38,7 +38,7 @@ __all__ = ["AllWindowedStream", "WindowedStream"]
 
 
 class NamedStream(Protocol):
-    """What is done with the stream of results, a `DataStream`."""
+    """The stream of results, a `DataStream`."""
 
     def name(self, name: str) -> Self: ...
 
@@ -50,7 +50,7 @@ R_co = TypeVar("R_co", bound=NamedStream, covariant=True)
 
 
 class WindowInput(Protocol[R_co]):
-    """What windows need of the keyed stream that they divide, a `KeyedStream`."""
+    """The keyed stream that windows divide, a `KeyedStream`."""
 
     _keys: tuple[KeySpec, ...]
 
@@ -220,7 +220,7 @@ class WindowedStream(Generic[S]):
         return as_type(pa.schema([*fields, ("window_end", pa.int64()), (how, of_value)]))
 
     def _by_columns(self, position: int | None) -> bool:
-        """Whether whole batches can be aggregated: numbers under plain keys, in windows that fire once at their end."""
+        """Return True if whole batches can be aggregated: numbers, plain keys, windows that fire once at their end."""
         schema, key = self._stream.get_type().schema, self._stream._keys[0]
         assert schema is not None
         plain = key.type.arrow_type

@@ -81,7 +81,7 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Whether the windows overlap, or touch."""
+        """Return True if the windows overlap, or touch."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
@@ -139,7 +139,7 @@ class CountWindow(NamedTuple):
 
 
 class TriggerResult(Enum):
-    """What happens to a window: `FIRE` computes it, `PURGE` drops its contents."""
+    """The action on a window: `FIRE` computes it, `PURGE` drops its contents."""
 
     CONTINUE = (False, False)
     FIRE_AND_PURGE = (True, True)
@@ -147,16 +147,16 @@ class TriggerResult(Enum):
     PURGE = (False, True)
 
     def is_fire(self) -> bool:
-        """Whether the window is computed."""
+        """Return True if the window is computed."""
         return self.value[0]
 
     def is_purge(self) -> bool:
-        """Whether the contents of the window go."""
+        """Return True if the contents of the window go."""
         return self.value[1]
 
 
 class TriggerContext(Protocol):
-    """What a trigger gets: time, timers and state of the key and window."""
+    """The context of a trigger: time, timers and state of the key and window."""
 
     def get_current_processing_time(self) -> int: ...
 
@@ -213,7 +213,7 @@ class Trigger(_Subscripted, ABC):
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Whether it works with windows that merge: then it must define `on_merge`."""
+        """Return True if the trigger supports windows that merge: then it must define `on_merge`."""
         return type(self).on_merge is not Trigger.on_merge
 
     def on_merge(self, window: Any, ctx: Any) -> None:
@@ -495,10 +495,10 @@ class WindowAssigner(_Subscripted, ABC):
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Whether windows go by the timestamps of records, and not by the clock."""
+        """Return True if windows go by the timestamps of records, and not by the clock."""
 
     def get_window_serializer(self) -> Any:
-        """What stores windows that are no tuples: an object with `serialize(window, stream)` and `deserialize(stream)`.
+        """Return the serializer of windows that are no tuples: `serialize(window, stream)` and `deserialize(stream)`.
 
         Such windows need `__eq__` and `__hash__`.
         """

@@ -45,7 +45,7 @@ class DeltaSink(Sink[PreparedFile]):
         return f"DeltaSink('{self.path}')"  # the options may hold secrets
 
     def check(self, stream_type: TypeInformation) -> None:
-        """Whether records of this type fit the table."""
+        """Raise an error if records of this type do not fit the table."""
         if stream_type.kind not in ("row", "tuple") or stream_type.schema is None:
             raise InvalidArgument(
                 "HR-1203",

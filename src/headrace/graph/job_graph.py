@@ -92,7 +92,7 @@ class OutputTag:
 
 @dataclass(frozen=True, slots=True)
 class KeySpec:
-    """How the key of a record is computed: columns of a typed stream, or a selector."""
+    """The computation of a record's key: columns of a typed stream, or a selector."""
 
     columns: tuple[int, ...] = ()
     selector: Any = None
@@ -102,7 +102,7 @@ class KeySpec:
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How the target subtask of a record is chosen."""
+    """The choice of a record's target subtask."""
 
     kind: PartitioningKind
     key: KeySpec | None = None
@@ -110,7 +110,7 @@ class Partitioning:
 
     @property
     def pointwise(self) -> bool:
-        """Whether a writer reaches only some of the readers."""
+        """Return True if a writer reaches only some of the readers."""
         return self.kind in ("forward", "rescale")
 
     def targets(self, writer: int, writers: int, readers: int) -> range:
@@ -131,7 +131,7 @@ class Partitioning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """What an operator does, as plain data: the base of the specifications of all kinds, which are in `api/specs.py`."""
+    """The base of the specifications of all kinds of operators, which are in `api/specs.py`."""
 
     kind: ClassVar[OperatorKind]
     function: Any = None
@@ -225,7 +225,7 @@ class Pipeline:
 
 @dataclass(slots=True)
 class ChainedOutput:
-    """Where records of an operator go: to an operator of the same chain, or over an edge."""
+    """The receiver of an operator's records: an operator of the same chain, or an edge."""
 
     tag: str | None
     operator: int | None = None  # place in the vertex's chain

@@ -118,7 +118,7 @@ class OutputEdge:
 
 @dataclass(slots=True)
 class VertexPlan:
-    """What all subtasks of a vertex share."""
+    """The part of the plan that all subtasks of a vertex share."""
 
     vertex: Vertex
     inputs: list[InputEdge]
@@ -152,7 +152,7 @@ class JobPlan:
     archives: tuple[ShippedArchive, ...] = ()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the plan as HTML for a notebook."""
         return graph_html(self.graph, f"plan of '{self.name}': {self.layout.slots} task slots")
 
     def width(self, level: int) -> int:

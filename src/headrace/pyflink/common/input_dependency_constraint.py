@@ -6,7 +6,7 @@ __all__ = ["InputDependencyConstraint"]
 
 
 class InputDependencyConstraint(Enum):
-    """When a task of Flink was scheduled; here all tasks of a job run at the same time."""
+    """The scheduling constraint of a Flink task; here all tasks of a job run at the same time."""
 
     ANY = 0
     ALL = 1

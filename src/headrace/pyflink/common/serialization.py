@@ -55,7 +55,7 @@ class DeserializationSchema:
         return PICKLED
 
     def decoder(self) -> Decoder:
-        """What decodes whole batches, for sources."""
+        """Return the decoder of whole batches, for sources."""
         return _SchemaDecoder(self)
 
 
@@ -235,7 +235,7 @@ def as_text(value: Any) -> str:
 
 
 def printed(value: Any) -> str:
-    """What PyFlink's `print` writes for a record of a type: a row's fields as Python writes them, all else as Java does.
+    """Return PyFlink's printed form of a record: a row's fields as Python writes them, all else as Java does.
 
     >>> printed(Row("a", None)), printed(("a", None)), printed(1.0), printed("a")
     ('+I[a,None]', '(a,null)', '1.0', 'a')

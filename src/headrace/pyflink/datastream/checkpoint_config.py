@@ -38,16 +38,16 @@ class CheckpointConfig(_CheckpointConfig):
         return self.set_tolerable_checkpoint_failure_number(0 if fail_on_checkpointing_errors else 2**31 - 1)
 
     def is_fail_on_checkpointing_errors(self) -> bool:
-        """Whether the first checkpoint that fails ends the job."""
+        """Return True if the first failed checkpoint fails the job."""
         return self.get_tolerable_checkpoint_failure_number() == 0
 
     def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
-        """Where checkpoints go."""
+        """Set the storage of checkpoints."""
         storage.apply_to(self._configuration)
         return self
 
     def get_checkpoint_storage(self) -> CheckpointStorage | None:
-        """Where checkpoints go; None: as the options say."""
+        """Return the storage of checkpoints; None: as the options say."""
         path = self.get_checkpoint_storage_dir()
         match self._configuration.get(config.CHECKPOINT_STORAGE):
             case "filesystem" if path is not None:

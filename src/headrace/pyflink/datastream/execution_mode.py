@@ -6,7 +6,7 @@ __all__ = ["RuntimeExecutionMode"]
 
 
 class RuntimeExecutionMode(Enum):
-    """How PyFlink runs a program; Headrace streams."""
+    """The runtime mode of PyFlink; Headrace streams."""
 
     STREAMING = 0
     BATCH = 1

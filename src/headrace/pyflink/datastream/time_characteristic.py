@@ -6,7 +6,7 @@ __all__ = ["TimeCharacteristic"]
 
 
 class TimeCharacteristic(Enum):
-    """What programs for Flink before 1.12 set; windows and timers now name their time themselves."""
+    """The time characteristic of programs before Flink 1.12; windows and timers now name their time themselves."""
 
     ProcessingTime = 0
     IngestionTime = 1

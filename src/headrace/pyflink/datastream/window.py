@@ -95,7 +95,7 @@ DynamicProcessingTimeSessionWindows = ProcessingTimeSessionWindows
 
 
 class Window(ABC):
-    """What windows are: `TimeWindow`, `CountWindow` and `GlobalWindow`."""
+    """The base of `TimeWindow`, `CountWindow` and `GlobalWindow`."""
 
     @abstractmethod
     def max_timestamp(self) -> int:

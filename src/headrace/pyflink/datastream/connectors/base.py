@@ -13,7 +13,7 @@ __all__ = ["DeliveryGuarantee", "Sink", "Source", "StreamTransformer", "Supports
 
 
 class DeliveryGuarantee(Enum):
-    """What a sink promises; NONE is the same as AT_LEAST_ONCE here."""
+    """The guarantee of a sink; NONE is the same as AT_LEAST_ONCE here."""
 
     EXACTLY_ONCE = 0
     AT_LEAST_ONCE = 1
@@ -33,4 +33,4 @@ class SupportsPreprocessing(ABC):
 
     @abstractmethod
     def get_transformer(self) -> StreamTransformer | None:
-        """What changes the stream; None: nothing."""
+        """Return the transformer of the stream, if there is one."""

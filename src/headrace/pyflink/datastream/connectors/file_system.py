@@ -44,7 +44,7 @@ __all__ = [
 
 
 class FileEnumeratorProvider:
-    """Whether large files are cut, so that several subtasks read them."""
+    """The splitting of large files, so that several subtasks read them."""
 
     def __init__(self, splits_files: bool) -> None:
         self.splits_files = splits_files
@@ -216,7 +216,7 @@ def _system_timezone() -> str | None:
 
 
 class RollingPolicy:
-    """When a file is finished before its checkpoint."""
+    """The conditions under which a file is finished before its checkpoint."""
 
     @staticmethod
     def default_rolling_policy(
@@ -277,7 +277,7 @@ class OutputFileConfig:
 
 
 class FileCompactStrategy:
-    """When small files are made one; see `FileSink.BaseBuilder.enable_compact`."""
+    """The conditions under which small files are merged; see `FileSink.BaseBuilder.enable_compact`."""
 
     def __init__(self, checkpoints: int, size: int, threads: int) -> None:
         self.num_checkpoints_before_compaction, self.size_threshold, self.num_compact_threads = (
@@ -313,7 +313,7 @@ class FileCompactStrategy:
 
 
 class FileCompactor:
-    """How small files are made one."""
+    """The merging of small files."""
 
     def __init__(self, delimiter: bytes | None) -> None:
         self.delimiter = delimiter

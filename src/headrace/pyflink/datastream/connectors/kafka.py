@@ -116,7 +116,7 @@ class KafkaTopicPartition:
 
 
 class KafkaOffsetResetStrategy(Enum):
-    """Where to start in a partition without an offset; NONE fails the job."""
+    """The start in a partition without an offset; NONE fails the job."""
 
     LATEST = 0
     EARLIEST = 1
@@ -131,7 +131,7 @@ _FALLBACK = {
 
 
 class KafkaOffsetsInitializer:
-    """Where to start, or to stop."""
+    """The offsets at which to start or to stop."""
 
     def __init__(self, place: str | int | dict[tuple[str, int], int], fallback: str = "earliest") -> None:
         self.place, self.fallback = place, fallback
@@ -285,7 +285,7 @@ class FlinkKafkaConsumer(_KafkaSource):
         self._group = group
 
     def set_commit_offsets_on_checkpoints(self, commit_on_checkpoints: bool) -> Self:
-        """Whether completed checkpoints commit their offsets to Kafka."""
+        """Commit the offsets of completed checkpoints to Kafka, or not."""
         if self.start == "committed" and not commit_on_checkpoints:
             raise InvalidArgument(
                 "HR-8003", "FlinkKafkaConsumer: a group that commits nothing has no offsets to start from"
@@ -459,7 +459,7 @@ def _sink_arguments(
 
 
 class Semantic(Enum):
-    """What a FlinkKafkaProducer promises; NONE is the same as AT_LEAST_ONCE here."""
+    """The guarantee of a FlinkKafkaProducer; NONE is the same as AT_LEAST_ONCE here."""
 
     EXACTLY_ONCE = 0
     AT_LEAST_ONCE = 1

@@ -54,7 +54,7 @@ class _Column:
 
 @dataclass(frozen=True)
 class _Dialect:
-    """How lines are written and read."""
+    """The form of lines that are written and read."""
 
     separator: str = ","
     quote: str | None = '"'
@@ -223,12 +223,12 @@ class CsvSchemaBuilder:
         return self
 
     def set_strict_headers(self, strict: bool = True) -> Self:
-        """Whether the names in the first line must be those of the schema; needs `set_use_header`."""
+        """Require the names in the first line to be those of the schema; needs `set_use_header`."""
         self._strict = strict
         return self
 
     def set_use_header(self, use: bool = True) -> Self:
-        """Whether the first line has names of columns."""
+        """Take the names of columns from the first line, or not."""
         self._header = use
         return self
 

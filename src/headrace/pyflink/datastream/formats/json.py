@@ -138,7 +138,7 @@ def _field(found: dict[str, Any], name: str, strict: bool) -> Any:
 
 
 def _is_plain(field: pa.Field) -> bool:
-    """Whether a column is read in the same way by columns and value by value."""
+    """Return True if a column is read in the same way by columns and value by value."""
     arrow, form = field.type, form_of(field)
     if pa.types.is_list(arrow):
         return not form and _is_plain(arrow.value_field)
