@@ -57,13 +57,6 @@ class OutputTag:
 
     __slots__ = ("name", "type")
 
-    exist: ClassVar[bool] = False
-    """Whether this process has made a tag, or received one: if not, results need not be searched for tags."""
-
-    def __new__(cls, *_: object, **__: object) -> Self:
-        OutputTag.exist = True
-        return super().__new__(cls)
-
     @property
     def tag_id(self) -> str:
         """PyFlink's name for the name."""

@@ -50,6 +50,31 @@ class Refuses(dict):
         raise LookupError(key)
 
 
+# --- side outputs -----------------------------------------------------------------------------------------------------
+
+
+class Tag:
+    pass
+
+
+class Pair(tuple):
+    """No plain tuple: a record of the user's."""
+
+    __slots__ = ()
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [Tag(), (Tag(), 1), (Tag(),), (), (1, Tag()), [Tag(), 1], Pair((Tag(), 1)), ((Tag(),),), None, 7]
+        )
+    )
+)
+def test_places_of_tagged_records(form_of_kernel, rows):
+    found = form_of_kernel.places_of_tagged(rows, Tag)
+    assert found == [i for i, row in enumerate(rows) if row.__class__ is tuple and row and row[0].__class__ is Tag]
+
+
 # --- the key context ------------------------------------------------------------------------------------------------
 
 

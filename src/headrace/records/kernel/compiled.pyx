@@ -407,6 +407,17 @@ def filter_each(
     _check(i, addresses, groups)
 
 
+def places_of_tagged(list rows not None, tag):
+    cdef list places = []
+    cdef Py_ssize_t i
+    cdef object row
+    for i in range(len(rows)):
+        row = rows[i]
+        if type(row) is tuple and len(<tuple>row) and type((<tuple>row)[0]) is tag:
+            places.append(i)
+    return places
+
+
 ctypedef fused offset_t:
     int32_t
     int64_t

@@ -25,6 +25,7 @@ __all__ = [
     "groups_of",
     "hash_texts",
     "map_each",
+    "places_of_tagged",
     "process_each",
     "state_handle",
     "take",
@@ -280,6 +281,11 @@ def filter_each(
             out.append(row)
         if ends is not None:
             ends.append(len(out))
+
+
+def places_of_tagged(rows: list[Any], tag: type) -> list[int]:
+    """Return the places of the tuples whose first item is of a class."""
+    return [i for i, row in enumerate(rows) if type(row) is tuple and row and type(row[0]) is tag]
 
 
 def take_each(

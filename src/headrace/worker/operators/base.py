@@ -22,7 +22,7 @@ from headrace.graph.job_graph import ChainedOperator, OutputTag
 from headrace.graph.plan import Settings, TaskInfo
 from headrace.records.batch import Batch
 from headrace.records.copying import copier
-from headrace.records.kernel import take, take_detached
+from headrace.records.kernel import places_of_tagged, take, take_detached
 from headrace.records.types import TypeInformation
 from headrace.state.backend import KeyedStateBackend, SnapshotKind, SnapshotRun
 from headrace.state.operator import OperatorStateBackend, OperatorStateSnapshot
@@ -311,7 +311,7 @@ class Operator:
 
     def emit_tagged(self, rows: list[Any], stamps: Stamps | None = None) -> None:
         """Emit what a process function yielded; `(tag, value)` goes to that side output."""
-        places = _tagged(rows) if OutputTag.exist else []
+        places = places_of_tagged(rows, OutputTag)
         if not places:
             self.emit_rows(rows, stamps)
             return
@@ -336,11 +336,6 @@ class Operator:
             output = Batch.of_output(values, tag.type, self.origin)
             output.timestamps = stamps
             receiver(output)
-
-
-def _tagged(rows: list[Any]) -> list[int]:
-    """The places of results for side outputs."""
-    return [i for i, row in enumerate(rows) if row.__class__ is tuple and row and row[0].__class__ is OutputTag]
 
 
 def without_none(rows: list[Any], stamps: Stamps | None) -> tuple[list[Any], Stamps | None]:
