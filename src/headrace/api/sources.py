@@ -22,6 +22,7 @@ from headrace.api.durable import durable
 from headrace.api.functions import OutputTag
 from headrace.errors import InvalidArgument
 from headrace.records.batch import Batch
+from headrace.records.copying import copier
 from headrace.records.kernel import detached
 from headrace.records.types import PICKLED, TypeInformation
 
@@ -387,6 +388,7 @@ class _DataGenReader(SourceReader[Stride]):
         self._given = 0
         self._per_ms = None if source.rate is None else source.rate * len(splits) / self._step / 1000
         self._started: int | None = None
+        self._detaches = copier(source.type) is not None  # plain values of a declared type cannot be changed
         self.finished = not splits or self._exhausted()
 
     def poll(self, max_records: int) -> Batch | None:
@@ -401,7 +403,8 @@ class _DataGenReader(SourceReader[Stride]):
             return None
         if source.vectorised:
             return Batch.of_arrow(source.type.fit(source.generate(numbers)), source.type)
-        return Batch.of_rows([detached(source.generate(n)) for n in numbers.tolist()], source.type)
+        made = map(source.generate, numbers.tolist())
+        return Batch.of_rows(list(map(detached, made) if self._detaches else made), source.type)
 
     def _next_numbers(self, allowed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Row by row over the strides that are furthest behind: normally all of them, after a rescale maybe some."""
