@@ -12,7 +12,16 @@ MAX_PAUSE = 45  # ms
 class OutputPacing:
     """The times at which a subtask flushes its output and polls its source; every time is given, in milliseconds."""
 
-    __slots__ = ("_buffer_timeout", "_flushed_at", "_gathered", "_pause", "_read_at", "flush_at", "poll_at")
+    __slots__ = (
+        "_buffer_timeout",
+        "_flushed_at",
+        "_gathered",
+        "_pause",
+        "_read_at",
+        "flush_at",
+        "joins_polls",
+        "poll_at",
+    )
 
     def __init__(self, buffer_timeout: int, gathers: bool) -> None:
         """`buffer_timeout` is 0 to flush after every step, negative to flush full buffers only.
@@ -21,6 +30,7 @@ class OutputPacing:
         """
         self._buffer_timeout = buffer_timeout
         self._pause = _pause(buffer_timeout) if gathers else 0
+        self.joins_polls = self._pause > 0  # a source may be polled several times in a step, to gather records
         self._flushed_at = 0
         self._gathered = False  # the source was read, which happens once in a pause: its records need not wait again
         self._read_at: int | None = None  # the first poll that gave records since the source last had none
@@ -65,11 +75,6 @@ class OutputPacing:
         self.flush_at = None
 
     # --- input ------------------------------------------------------------------------------------------------------
-
-    @property
-    def joins_polls(self) -> bool:
-        """True if a source may be polled several times in a step, to gather records."""
-        return self._pause > 0
 
     def may_poll(self, now: int) -> bool:
         """Return True if the source need not wait; a clock that was set back does not make it wait."""
