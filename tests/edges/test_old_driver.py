@@ -3,7 +3,7 @@
 import pytest
 from edge_kit import counted, eventually
 
-from headrace.driver import snapshots
+from headrace.driver import resume
 
 
 def two_drivers(cluster, options):
@@ -76,8 +76,8 @@ class Meanwhile:
     """Calls `act` once, between the moment when a new driver has read the log and the one when it claims it."""
 
     def __init__(self, monkeypatch, act):
-        self._act, self._read = act, snapshots.newest_job
-        monkeypatch.setattr(snapshots, "newest_job", self)
+        self._act, self._read = act, resume.newest_job
+        monkeypatch.setattr(resume, "newest_job", self)
 
     def __call__(self, *arguments):
         entry = self._read(*arguments)
@@ -140,15 +140,15 @@ def test_a_job_that_finishes_during_a_resume_is_not_run_again(cluster, monkeypat
 
 def test_an_old_driver_that_is_faster_each_time_is_named(cluster, monkeypatch):
     first = job_with_output(cluster, "1")
-    monkeypatch.setattr(snapshots, "_CLAIM_TRIES", 2)
-    read = snapshots.newest_job
+    monkeypatch.setattr(resume, "_CLAIM_TRIES", 2)
+    read = resume.newest_job
 
     def newest_job(*arguments):
         entry = read(*arguments)
         first.checkpoint()
         return entry
 
-    monkeypatch.setattr(snapshots, "newest_job", newest_job)
+    monkeypatch.setattr(resume, "newest_job", newest_job)
     second = cluster.resume(options={"restart-strategy.type": "none"})
     assert second.wait() == "FAILED"
     assert "2 times in a row; stop or cancel that driver first" in second.error

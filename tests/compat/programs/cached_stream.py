@@ -3,7 +3,7 @@
 Modelled on: Apache Flink, operators overview ("Cache").
 
 Fails:
-    GraphError: cache() at cached_stream.py:14: streams are not cached; write the stream with
+    GraphError: [HR-8002] cache() at cached_stream.py:14: streams are not cached; write the stream with
     sink_to(FileSink(...)) and read the files in the second job, or build both results in one program
 """
 

@@ -3,7 +3,7 @@
 Modelled on: Apache Flink, FileSystem connector ("File compaction", Python tab).
 
 Fails:
-    InvalidArgument: enable_compact(): files are not compacted; set a longer interval of checkpoints, which
+    InvalidArgument: [HR-8002] enable_compact(): files are not compacted; set a longer interval of checkpoints, which
     makes larger files, or write to Delta (headrace.connectors.delta) and run its OPTIMIZE
 """
 

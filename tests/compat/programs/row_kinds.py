@@ -3,7 +3,7 @@
 Modelled on: pyflink-learn, from_changelog_stream; Apache Flink, Python API docs, pyflink.common.RowKind.
 
 Fails:
-    TypeMismatch: expected RowTypeInfo(f0: String, f1: Integer): the kind -D of Row(f0='Alice', f1=12) would
+    TypeMismatch: [HR-1302] expected RowTypeInfo(f0: String, f1: Integer): the kind -D of Row(f0='Alice', f1=12) would
     be lost on a stream of a declared type: leave out the type, or make the kind a field of the row
 """
 

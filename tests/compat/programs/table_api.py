@@ -3,7 +3,7 @@
 Modelled on: Apache Flink, Python DataStream API, operators ("Example"); streaming_word_count.
 
 Fails:
-    InvalidArgument: pyflink.table.StreamTableEnvironment: Headrace has no Table API; use Spark's DataFrames
+    InvalidArgument: [HR-8002] pyflink.table.StreamTableEnvironment: Headrace has no Table API; use Spark's DataFrames
     and SQL: env.from_dataframe(df) reads one, stream.foreach_epoch(function) gives each checkpoint's records
     as one
 """
