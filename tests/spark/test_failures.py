@@ -90,7 +90,7 @@ def test_an_exception_in_a_keyed_function_names_the_key(make_env):
     env = make_env(2)
     env.from_collection([1, 42, 3]).key_by(lambda x: x % 10).process(FailsForKey()).name("picky").print()
     error = failure_of(env)
-    assert f"failed: {line_of(FailsForKey, 'raise ValueError')}: ValueError: not this one" in str(error)
+    assert f"failed: [HR-5001] {line_of(FailsForKey, 'raise ValueError')}: ValueError: not this one" in str(error)
     assert "operator 'picky', key 2, record 42" in str(error)
 
 
@@ -167,14 +167,14 @@ def test_every_place_of_user_code(make_env, workers, build, expected):
     name, text, what = expected
     build(env.add_source(Endless(limit=20 if name == "BadClose" else None)).rebalance())
     error = failure_of(env)
-    assert f"failed: {line_of(globals()[name], text)}: {what}" in str(error)
+    assert f"failed: [HR-5001] {line_of(globals()[name], text)}: {what}" in str(error)
 
 
 def test_an_exception_in_a_source(make_env, workers):
     env = make_env()
     env.add_source(BadSource(), "broker").print()
     error = failure_of(env)
-    assert f"failed: {line_of(BadSource, 'raise Conn')}: ConnectionError: broker gone" in str(error)
+    assert f"failed: [HR-5001] {line_of(BadSource, 'raise Conn')}: ConnectionError: broker gone" in str(error)
     assert "operator 'broker'" in str(error)
 
 
@@ -361,7 +361,7 @@ def test_a_job_that_fails_twice_and_then_works(make_env, workers, caplog, name):
     shown = caplog.text
     assert shown.count("job 'again': attempt ") == 2
     assert "attempt 1 failed, restarting in 0.1 s: " in shown
-    assert f"{line_of(FailsAtFirst, 'raise Runtime')}: RuntimeError: attempt 0" in shown
+    assert f"[HR-5001] {line_of(FailsAtFirst, 'raise Runtime')}: RuntimeError: attempt 0" in shown
 
 
 def test_a_job_is_given_up_after_its_restarts(make_env, workers):

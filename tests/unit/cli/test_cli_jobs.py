@@ -63,7 +63,7 @@ def test_info(job):
     shown = command("info", ID[:5])
     assert f"({ID}) is RUNNING, 1 restarts" in shown
     assert "1 completed, 0 failed" in shown
-    assert "last failure: job.py:7: boom" in shown
+    assert "last failure: [HR-5001] job.py:7: boom" in shown
     assert as_json("info", ID)["checkpoints"]["counts"]["completed"] == 1
 
 
@@ -72,7 +72,7 @@ def test_story(job):
     job.run_attempt(2300, restored=5)
     shown = command("story", ID)
     assert "checkpoint 5" in shown
-    assert "attempt 1: job.py:7: boom" in shown
+    assert "attempt 1: [HR-5001] job.py:7: boom" in shown
     assert [one["outcome"] for one in as_json("story", ID)["attempts"]] == ["FAILED", "OPEN"]
 
 

@@ -52,7 +52,7 @@ def test_an_error_of_an_operation_is_escaped_too(job, http):
     job.error = UserCodeError("cannot write 'a\udcff'")
     request = http.post(f"/jobs/{ID}/checkpoints").json()["request-id"]
     done = wait_until(lambda: http.get(f"/jobs/{ID}/checkpoints/{request}").json()["operation"])
-    assert done["failureCause"]["stack-trace"] == "cannot write 'a\\udcff'"
+    assert done["failureCause"]["stack-trace"] == "[HR-5001] cannot write 'a\\udcff'"
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_the_story_of_a_job_that_failed(http, job):
     first, second = checked(http, f"/jobs/{ID}/story")["attempts"]
     assert (first["outcome"], first["started"], first["running"], first["ended"]) == ("FAILED", 1000, 1050, 2008)
     assert first["cause"] == {
-        "message": "job.py:7: boom",
+        "message": "[HR-5001] job.py:7: boom",
         "error": "UserCodeError",
         "location": "job.py:7",
         "operator": "count",
@@ -113,10 +113,10 @@ def test_the_story_of_a_job_that_failed(http, job):
     assert second["phases"] == {"cancel": 8, "wait": 192, "schedule": 130, "restore": 20}
     (entry,) = checked(http, f"/jobs/{ID}/exceptions")["exceptionHistory"]["entries"]
     assert (entry["exceptionName"], entry["taskName"], entry["timestamp"]) == ("UserCodeError", "count", 2000)
-    assert entry["stacktrace"] == "job.py:7: boom\n\nT"
+    assert entry["stacktrace"] == "[HR-5001] job.py:7: boom\n\nT"
     none = checked(http, f"/jobs/{ID}/exceptions?maxExceptions=0")["exceptionHistory"]
     assert none == {"entries": [], "truncated": True}
-    assert checked(http, f"/jobs/{ID}")["failures"] == ["job.py:7: boom"]
+    assert checked(http, f"/jobs/{ID}")["failures"] == ["[HR-5001] job.py:7: boom"]
 
 
 def test_vertices(http, source, counted):

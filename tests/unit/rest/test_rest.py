@@ -143,7 +143,7 @@ def test_a_failure_is_told(http, job):
     job.error = IllegalState("no directory for the savepoint")
     request = http.post(f"/jobs/{ID}/savepoints").json()["request-id"]
     cause = wait_for(http, f"/jobs/{ID}/savepoints/{request}")["failure-cause"]
-    assert cause == {"class": "IllegalState", "stack-trace": "no directory for the savepoint"}
+    assert cause == {"class": "IllegalState", "stack-trace": "[HR-9001] no directory for the savepoint"}
 
 
 def test_stop_cancel_rescale(http, job):
