@@ -226,7 +226,9 @@ def test_a_session_of_the_users_own():
         else:
             assert key not in found["missing"]  # right by default
     assert "headrace.spark_conf()" in found["missing"]
-    assert found["slots"].startswith("[HR-1105] the job needs 4 task slots, but Spark has 2 on local[2]: use master local[4]")
+    assert found["slots"].startswith(
+        "[HR-1105] the job needs 4 task slots, but Spark has 2 on local[2]: use master local[4]"
+    )
     assert [[x for _, x in rows] for rows in found["results"]] == [list(range(1, 11))] * 2
     # A worker of our daemon reads Spark's stream itself, also when it runs a second task; another one reads batches.
     first, second = found["streams"]
