@@ -199,3 +199,11 @@ def test_this_package_imports_no_pickle():
     imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
     assert "msgspec" in imported
     assert not {name for name in imported if name.partition(".")[0] in {"pickle", "cloudpickle", "marshal", "shelve"}}
+
+
+@pytest.mark.parametrize("magic", [b"\x89HGM", b"\x89HGL"])
+def test_a_file_from_before_format_1_is_refused_and_not_called_damaged(magic):
+    small = bytes.fromhex((Path(__file__).parent / "golden" / "manifest-v1-small.hex").read_text())
+    with pytest.raises(StorageError, match="before format 1 of Headrace") as refused:
+        decode_manifest(magic + small[4:], "x")
+    assert not isinstance(refused.value, CorruptState)  # a restart steps back from damaged checkpoints only
